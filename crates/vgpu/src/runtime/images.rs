@@ -16,7 +16,7 @@ pub struct Image(bool, c_int);
 /// Safety: a wrapper as a compiler writes it.
 pub unsafe fn of_wrapper(wrapper: *const c_void) -> Vec<Image> {
     let wrapper = wrapper.cast::<u32>();
-    if wrapper.is_null() || *wrapper != WRAPPER {
+    if wrapper.is_null() || wrapper.read_unaligned() != WRAPPER {
         return Vec::new();
     }
     let container = wrapper.add(2).cast::<*const u8>().read_unaligned();

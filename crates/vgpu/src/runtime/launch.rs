@@ -216,9 +216,11 @@ unsafe fn load(to: *mut u64, source: *const c_void) -> Result<(), Status> {
     out(to, LIBRARIES.insert(()))
 }
 
+static BINARIES: Handles<&'static [images::Image]> = Handles::new();
+
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __cudaRegisterFatBinary(binary: *const c_void) -> *const Vec<images::Image> {
-    Box::leak(Box::new(images::of_wrapper(binary)))
+pub unsafe extern "C" fn __cudaRegisterFatBinary(binary: *const c_void) -> u64 {
+    BINARIES.insert(Vec::leak(images::of_wrapper(binary)))
 }
 
 #[unsafe(no_mangle)]
@@ -237,9 +239,9 @@ pub extern "C" fn __cudaInitModule(_binary: *const c_void) -> c_char {
 
 /// Further arguments say where sizes of a launch are written, for emulation.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __cudaRegisterFunction(binary: *const Vec<images::Image>, host: u64, _device: *const c_char, name: *const c_char) {
+pub unsafe extern "C" fn __cudaRegisterFunction(binary: u64, host: u64, _device: *const c_char, name: *const c_char) {
     if host != 0 {
-        let images = if binary.is_null() { &[][..] } else { &*binary };
+        let images = BINARIES.with(binary, |images| *images).unwrap_or_default();
         register(host, if name.is_null() { c"" } else { CStr::from_ptr(name) }, images);
     }
 }
