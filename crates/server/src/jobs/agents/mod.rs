@@ -142,7 +142,10 @@ impl Jobs {
                 return Ok(false);
             }
         }
-        let is_removed = shared.db.remove_agent(id, owner.is_none()).await?;
+        let is_removed = shared
+            .db
+            .remove_agent(id, owner.is_none(), self.now())
+            .await?;
         shared.for_agents.send_replace(());
         shared.wake.notify_one();
         Ok(is_removed)
