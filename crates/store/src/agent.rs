@@ -146,14 +146,16 @@ impl Db {
         Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
     }
 
-    /// All agents, by name.
-    pub async fn agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
+    /// Agents by name, from behind `after` on.
+    pub async fn agents(&self, after: &str, limit: i64) -> Result<Vec<StoredAgent>, StoreError> {
         query!(
             fetch_all StoredAgent,
             self.pool.on(),
             "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
-                 FROM agent ORDER BY name",
+                 FROM agent WHERE name > $1 ORDER BY name LIMIT $2",
+            after,
+            limit,
         )
         .map_err(with_context("list agents"))
     }
