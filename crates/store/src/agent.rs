@@ -113,7 +113,7 @@ impl Db {
                    ON CONFLICT (name) DO UPDATE
                   SET id = CASE WHEN agent.instance = excluded.instance THEN agent.id ELSE excluded.id END,
                       registered_at = CASE WHEN agent.instance = excluded.instance THEN agent.registered_at ELSE excluded.registered_at END,
-                      duty = CASE WHEN agent.instance = excluded.instance AND excluded.duty <> 'draining' OR agent.duty = 'cordoned' AND excluded.duty = 'ready'
+                      duty = CASE WHEN agent.instance = excluded.instance AND excluded.duty <> 'draining' OR agent.duty = 'cordoned'
                                   THEN agent.duty ELSE excluded.duty END,
                       instance = excluded.instance, owner = excluded.owner, version = excluded.version, rules = excluded.rules, cards = excluded.cards,
                       seen_at = excluded.seen_at
@@ -146,14 +146,16 @@ impl Db {
         Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
     }
 
-    /// All agents, by name.
-    pub async fn agents(&self) -> Result<Vec<StoredAgent>, StoreError> {
+    /// Agents by name, from behind `after` on.
+    pub async fn agents(&self, after: &str, limit: i64) -> Result<Vec<StoredAgent>, StoreError> {
         query!(
             fetch_all StoredAgent,
             self.pool.on(),
             "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
-                 FROM agent ORDER BY name",
+                 FROM agent WHERE name > $1 ORDER BY name LIMIT $2",
+            after,
+            limit,
         )
         .map_err(with_context("list agents"))
     }
@@ -198,7 +200,12 @@ impl Db {
     }
 
     /// Forgets an agent, and puts what it works on back into the queue. False where there is none.
-    pub async fn remove_agent(&self, id: &str, is_admin: bool) -> Result<bool, StoreError> {
+    pub async fn remove_agent(
+        &self,
+        id: &str,
+        is_admin: bool,
+        now: Time,
+    ) -> Result<bool, StoreError> {
         let is_there = self.agent(id).await?.is_some();
         query!(
             execute,
@@ -208,11 +215,25 @@ impl Db {
             is_admin
         )
         .map_err(with_context("forget an agent"))?;
-        let holder = holder(id);
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL WHERE state = 'running' AND holder = $1",
-            holder,)
-        .map_err(with_context("put the fits of an agent back"))?;
+        self.give_back(&holder(id), None, now).await?;
         Ok(is_there)
+    }
+
+    /// Puts what an agent works on back into the queue, all or one attempt. What it took counts towards the time limit. Says how many.
+    pub async fn give_back(
+        &self,
+        holder: &LeaseOwner,
+        attempt: Option<Attempt<'_>>,
+        now: Time,
+    ) -> Result<u64, StoreError> {
+        let (id, number) = attempt.map(|one| (one.id, one.number)).unzip();
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, worked_ms = worked_ms + $2 - started_at
+              WHERE state = 'running' AND holder = $1 AND ($3 IS NULL OR id = $3 AND attempts = $4)",
+            holder,
+            now,
+            id,
+            number,)
+        .map_err(with_context("put the fits of an agent back"))
     }
 
     /// Forgets agents that were not heard of since `oldest`. Says how many.
@@ -227,21 +248,28 @@ impl Db {
         .map_err(with_context("forget lost agents"))
     }
 
-    /// The fits that wait for an agent, each with its lane, in the order in which they are handed out: see [`Db::claim`].
-    pub async fn waiting_for_agents(&self, now: Time) -> Result<Vec<(String, String)>, StoreError> {
+    /// The fits of these lanes that wait for an agent, each with its lane, in the order in which they are handed out: see [`Db::claim`]. A
+    /// comma is before and behind each lane.
+    pub async fn waiting_for_agents(
+        &self,
+        lanes: &str,
+        now: Time,
+    ) -> Result<Vec<(String, String)>, StoreError> {
         let patience = super::fit::PATIENCE_MS;
         let waiting = query!(
             fetch_all Waiting,
             self.pool.on(),
-            "SELECT id, lane FROM fit
-              WHERE state = 'queued' AND lane LIKE 'agent %'
-              ORDER BY CASE owner WHEN '' THEN 0 ELSE row_number() OVER
-                       (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id)
-                       + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner AND other.lane LIKE 'agent %') END,
-                       CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END,
-                       CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END, id",
+            "SELECT id, lane FROM
+                (SELECT id, lane, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
+                        + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = asks.owner AND $3 LIKE '%,' || other.lane || ',%') END AS turn,
+                        CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asks.owner) END AS served,
+                        is_later
+                   FROM (SELECT id, lane, owner, CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END AS is_later
+                           FROM asked WHERE $3 LIKE '%,' || lane || ',%') AS asks) AS of_each
+              GROUP BY id, lane, is_later ORDER BY min(turn), min(served), is_later, id",
             now,
             patience,
+            lanes,
         );
         waiting
             .map(|rows| rows.into_iter().map(|row| (row.id, row.lane)).collect())
@@ -318,7 +346,8 @@ async fn claim_on(
         transaction.on(),
         "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
             WHERE id = $1 AND state = 'queued' AND (SELECT count(*) FROM fit AS own WHERE own.state = 'running' AND own.holder = $3) = $5
-           RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
+           RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds - worked_ms / 1000 AS timeout_seconds, taught, model_digest,
+              CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
               (SELECT text FROM request WHERE digest = request_digest) AS request",
         id,
         now,
@@ -426,18 +455,17 @@ mod tests {
 
         let next = register(&db, &agent("node", "b", 90), 80).await.unwrap();
         assert_eq!(next.duty, Assignment::Cordoned);
-        assert!(db.remove_agent(&next.id, false).await.unwrap());
+        assert!(db.remove_agent(&next.id, false, Time(90)).await.unwrap());
         let again = register(&db, &agent("node", "b", 90), 80).await.unwrap();
         assert_eq!(again.duty, Assignment::Cordoned);
-        // One that says itself that it ends does.
+        // Nor does one become ready that says itself that it ends.
         let ending = StoredAgent {
             duty: Assignment::Draining,
             ..agent("node", "b", 91)
         };
         let ending = register(&db, &ending, 80).await.unwrap();
-        assert_eq!(ending.duty, Assignment::Draining);
-        assert!(db.set_duty(&next.id, Assignment::Cordoned).await.unwrap());
-        assert!(db.remove_agent(&next.id, true).await.unwrap());
+        assert_eq!(ending.duty, Assignment::Cordoned);
+        assert!(db.remove_agent(&next.id, true, Time(91)).await.unwrap());
         let anew = register(&db, &agent("node", "b", 92), 80).await.unwrap();
         assert_eq!(anew.duty, Assignment::Ready);
         assert!(!db.set_duty("nobody", Assignment::Ready).await.unwrap());

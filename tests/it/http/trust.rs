@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::graphs::{graph, gunzip};
 use super::keys::{Guarded, NO_LIMITS};
 use super::scripted::{Gate, Scripted};
 use super::{RESNET, RESNET_8};
@@ -343,4 +344,26 @@ async fn misses_of_a_key_count_fully_for_itself_and_cost_others_a_twentieth_at_m
     miss(third).await;
     assert!(ask(victim).await.1 < after);
     assert!(is_stale(victim).await);
+}
+
+#[tokio::test]
+async fn an_upload_stays_no_longer_because_another_key_names_it() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let mine = service.key("mine", Scope::Fit).await;
+    let other = service.key("other", Scope::Fit).await;
+    let graph = String::from_utf8(gunzip(&graph())).unwrap();
+    let sent = service.with(&mine, "POST /v1/graphs", &graph).await;
+    let sent: Value = serde_json::from_str(&sent.body).unwrap();
+    let contents = sent["contents"].as_str().unwrap();
+    let digest = batchfit::model::Digest::parse(contents).unwrap();
+    let used = async || service.db.upload(&digest).await.unwrap().unwrap().used_at;
+    let first = used().await;
+    let fit = format!(r#"{{"model": {{"exported": "{contents}"}}, "device": "sim:nocard"}}"#);
+
+    for key in [&other, &mine] {
+        while Time::from(jiff::Timestamp::now()) <= first {}
+        let refused = service.with(key, "POST /v1/fits", &fit).await;
+        assert_eq!(refused.status, 422, "{refused:?}");
+        assert_eq!(used().await > first, key == &mine);
+    }
 }

@@ -14,7 +14,10 @@ pub const MOST_NAMES: usize = 200;
 /// Most processes that are told apart, and most phases of one: thousands of steps are those at the beginning and the last.
 const MOST_PROCESSES: usize = 256;
 const MOST_PHASES: usize = 1000;
-/// Most allocations of the driver that are told apart; PyTorch makes hundreds.
+/// Most devices of a process, and most frames of what it was at.
+const MOST_DEVICES: usize = 16;
+const MOST_FRAMES: usize = 32;
+/// Most allocations of the driver that are told apart, of all processes; PyTorch makes hundreds.
 const MOST_BLOCKS: usize = 1 << 20;
 
 /// What was heard of a run.
@@ -49,8 +52,10 @@ pub(super) struct Process {
     pub(super) host_refused: Option<(u64, u64, u64)>,
     pub(super) start: Option<Start>,
     pub(super) phases: Vec<SaidPhase>,
-    pub(super) shortages: Vec<SaidShortage>,
-    /// One for each device.
+    /// How many requests were refused, and the last.
+    pub(super) shortages: u64,
+    pub(super) shortage: Option<SaidShortage>,
+    /// The last of each device.
     pub(super) peaks: Vec<SaidPeak>,
     pub(super) error: Option<SaidError>,
     pub(super) steps: u64,
@@ -158,7 +163,6 @@ impl RunEvents {
     /// Takes in a line of a process.
     pub(super) fn take(&mut self, process: usize, line: &str) {
         let (word, rest) = line.split_once('\t').unwrap_or((line, ""));
-        let process = &mut self.processes[process];
         match word {
             "doubt" => {
                 let (bytes, place) = rest.split_once('\t').unwrap_or((rest, "an unknown place"));
@@ -183,11 +187,18 @@ impl RunEvents {
             "problem" => count(&mut self.problems, rest),
             "report" => {
                 if let Ok(report) = serde_json::from_str(rest) {
-                    process.report(report);
+                    self.processes[process].report(report);
                 }
             }
+            "malloc"
+                if self
+                    .processes
+                    .iter()
+                    .map(|it| it.blocks.len())
+                    .sum::<usize>()
+                    >= MOST_BLOCKS => {}
             _ => {
-                process.memory(word, rest);
+                self.processes[process].memory(word, rest);
             }
         }
     }
@@ -220,10 +231,8 @@ impl Process {
                 let (device, bytes) = (device(number()?)?, number()?);
                 let address =
                     u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok()?;
-                if self.blocks.len() < MOST_BLOCKS {
-                    self.blocks.insert((device, address), bytes);
-                    self.driver.entry(device).or_default().grow(bytes);
-                }
+                self.blocks.insert((device, address), bytes);
+                self.driver.entry(device).or_default().grow(bytes);
             }
             "free" => {
                 let device = device(number()?)?;
@@ -259,6 +268,7 @@ impl Process {
             Report::Start(start) => self.start = Some(start),
             Report::Phase(mut phase) => {
                 phase.name = shorten(&phase.name);
+                cut(&mut phase.devices, MOST_DEVICES);
                 self.steps = phase.steps;
                 if self.phases.len() >= MOST_PHASES {
                     // The last phases say what memory has grown to.
@@ -266,12 +276,15 @@ impl Process {
                 }
                 self.phases.push(phase);
             }
-            Report::OutOfMemory(shortage) => {
-                self.shortages.truncate(MOST_NAMES - 1);
-                self.shortages.push(shortage);
+            Report::OutOfMemory(mut shortage) => {
+                cut(&mut shortage.stack, MOST_FRAMES);
+                self.shortages += 1;
+                self.shortage = Some(shortage);
             }
-            Report::Peak(peak) => {
-                self.peaks.truncate(MOST_NAMES - 1);
+            Report::Peak(mut peak) => {
+                cut(&mut peak.stack, MOST_FRAMES);
+                self.peaks.retain(|before| before.device != peak.device);
+                self.peaks.truncate(MOST_DEVICES - 1);
                 self.peaks.push(peak);
             }
             Report::Error(error) => self.error = Some(error),
@@ -288,6 +301,12 @@ impl Process {
     }
 }
 
+/// The first of them, without room for more.
+fn cut<T>(all: &mut Vec<T>, most: usize) {
+    all.truncate(most);
+    all.shrink_to_fit();
+}
+
 /// A device's number. No machine has so many.
 fn device(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| *number < 1024)
@@ -301,5 +320,39 @@ impl Driver {
 
     fn shrink(&mut self, bytes: u64) {
         self.now = self.now.saturating_sub(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn little_is_kept_of_a_script_that_says_much() {
+        let mut heard = RunEvents::default();
+        let process = heard.process();
+        let devices = vec![[0; 6]; 1_000];
+        let said = |kind: &str, number: u32| {
+            json!({"kind": kind, "name": "step", "phase": "step", "steps": 1, "devices": devices, "device": number, "requested": 1,
+                   "allocated": 1, "reserved": 1, "stack": vec![""; 1_000]})
+        };
+        for number in 0..300 {
+            for kind in ["phase", "out_of_memory", "peak"] {
+                heard.take(process, &format!("report\t{}", said(kind, number)));
+            }
+        }
+
+        let kept = &heard.processes[process];
+        assert_eq!((kept.phases.len(), kept.shortages), (300, 300));
+        let devices = kept.phases.iter().map(|phase| phase.devices.len());
+        assert_eq!(devices.max(), Some(MOST_DEVICES));
+        let frames = kept.peaks.iter().map(|peak| peak.stack.len());
+        let frames: Vec<usize> = frames
+            .chain(kept.shortage.as_ref().map(|it| it.stack.len()))
+            .collect();
+        assert_eq!(frames, [MOST_FRAMES; MOST_DEVICES + 1]);
+        assert_eq!(kept.peaks.last().map(|peak| peak.device), Some(299));
     }
 }

@@ -45,10 +45,10 @@ impl Answer {
         let phases = phases_of(main, device);
         let retries = main.phases.iter().flat_map(|phase| &phase.devices);
         let retries = retries.map(|(.., retries)| *retries).max().unwrap_or(0);
-        let at_peak = main.peaks.iter().rfind(|peak| peak.device == device);
+        let at_peak = main.peaks.iter().find(|peak| peak.device == device);
         let out_of_memory = shortage(&users, ending, says_out_of_memory);
         // What the script tried before the last error that it caught is not what it ran with in the end.
-        let tried = main.shortages.last().map_or(0, |last| last.retries);
+        let tried = main.shortage.as_ref().map_or(0, |last| last.retries);
         let verdict = match ending {
             Ending::Exit(0) if retries > tried => Verdict::FitsWithRetries,
             Ending::Exit(0) => Verdict::Fits,
@@ -215,7 +215,7 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         .iter()
         .find(|it| it.error.as_ref().is_some_and(|error| error.out_of_memory));
     let has_shortage = |process: &&&Process| {
-        !process.shortages.is_empty()
+        process.shortages > 0
             || process
                 .driver
                 .values()
@@ -232,8 +232,8 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
     };
     let message = process.error.as_ref().filter(|error| error.out_of_memory);
     let message = message.map(|error| format!("{}: {}", error.kind, error.message));
-    let mut shortage = Shortage::of(process.shortages.last(), message, is_fatal);
-    shortage.times = process.shortages.len() as u64;
+    let mut shortage = Shortage::of(process.shortage.as_ref(), message, is_fatal);
+    shortage.times = process.shortages;
     shortage.rank = process.rank;
     let refused = process.driver.values().find_map(|driver| driver.refused);
     if let (None, Some((requested, used))) = (shortage.requested_bytes, refused) {

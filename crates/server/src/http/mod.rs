@@ -57,8 +57,6 @@ pub struct App {
     jobs: Jobs,
     /// One for each request that may wait for a fit to end.
     waiters: Slots,
-    /// One for each agent that may wait for work.
-    claims: Slots,
     /// One for each client that may follow a fit.
     followers: Slots,
     /// One permit for each look at this machine's GPUs, which starts a process.
@@ -127,7 +125,6 @@ fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
             uploads: Uploads::new(jobs.large_models(), jobs.db().folder()),
             jobs,
             waiters: Slots::new(waiters),
-            claims: Slots::new(waiters),
             followers: Slots::new(waiters),
             looks: Arc::new(Semaphore::new(1)),
             long_answers: Arc::new(Semaphore::new(LONG_ANSWERS)),

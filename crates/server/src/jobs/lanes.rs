@@ -247,8 +247,8 @@ impl Jobs {
                 // Others are read meanwhile.
                 drop((small, memory));
                 let _waiting = lanes.wait_for_large().ok_or(JobError::TooLarge)?;
-                let patience = patience(permits_in_use());
-                let acquired = tokio::time::timeout(patience, self.shared.enter(LARGE_LANE));
+                let acquired =
+                    tokio::time::timeout(patience_for_large(), self.shared.enter(LARGE_LANE));
                 acquired.await.map_err(late)?
             }
         };
@@ -258,9 +258,12 @@ impl Jobs {
     }
 }
 
-/// How long a request of a key that asks so much waits to be read as a large one; 0 where there are no keys.
-const fn patience(asked: usize) -> Duration {
-    if asked == 1 { PATIENCE_ALONE } else { PATIENCE }
+/// How long a request waits to be read as a large one.
+pub fn patience_for_large() -> Duration {
+    match permits_in_use() {
+        1 => PATIENCE_ALONE,
+        _more_or_no_key => PATIENCE,
+    }
 }
 
 /// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated. `auto` is a lane of its

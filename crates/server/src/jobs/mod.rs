@@ -31,7 +31,7 @@ pub use cards::card;
 pub use cards::{CardDocument, MachineDocument, Throughput, cards, machines};
 pub use document::{FailureCode, FitDocument, FitError, ProbeDocument, record};
 pub use events::{Event, FitNews, Follower, Notification, StateNews};
-pub use lanes::ReadPermit;
+pub use lanes::{ReadPermit, patience_for_large};
 pub use leases::LEASE;
 pub use outcomes::{
     AccuracyDocument, HeadroomChange, NearDocument, OutcomeDocument, OutcomeStatus,

@@ -97,7 +97,11 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let mut expired = false;
     let silence = milliseconds(shared.limits.lease_of_agents);
     let may_take = shared.beats.may_take(shared.limits.lease);
-    for held in shared.db.running_fits(None).await? {
+    let all = shared.db.running_fits(None).await?;
+    shared
+        .told_by_agents()
+        .retain(|id, _| all.iter().any(|held| held.id == *id));
+    for held in all {
         if held.holder.as_ref() != Some(&shared.holder) {
             match &held.holder {
                 Some(holder) if may_take && held.is_overdue(silence, now) => {

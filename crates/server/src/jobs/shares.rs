@@ -38,6 +38,8 @@ pub struct Share {
     /// For what it has read, and for what it has probed and predicted.
     reading: Arc<Semaphore>,
     working: Arc<Semaphore>,
+    /// For what its agents work on: one request at a time that may be large, until it is sent.
+    fetching: Arc<Semaphore>,
     /// What its bodies that arrive may take, of either kind.
     arriving: OnceLock<[Arc<Semaphore>; 2]>,
     /// Permits that it has and that it waits for.
@@ -64,6 +66,7 @@ impl Share {
         Share {
             reading: Arc::new(Semaphore::new(lanes.clamp(1, READ))),
             working: Arc::new(Semaphore::new(lanes.max(1))),
+            fetching: Arc::new(Semaphore::new(1)),
             arriving: OnceLock::new(),
             in_use: AtomicUsize::new(0),
         }
@@ -92,6 +95,11 @@ pub async fn permit_to_read() -> Option<KeyPermit> {
 /// The same for what it asks then.
 pub(super) async fn permit_to_work() -> Option<KeyPermit> {
     permit(|share| &share.working).await
+}
+
+/// The same for what it works on.
+pub(super) async fn permit_to_fetch() -> Option<KeyPermit> {
+    permit(|share| &share.fetching).await
 }
 
 /// Where bodies of the key that asks arrive, which has so much of either kind; there is more than enough where there is no key.
@@ -210,6 +218,19 @@ mod tests {
     fn whoever_asks_twice_as_much_yields_more_until_nothing_is_left_to_yield() {
         let asked = [0, 1, 2, 3, 4, 8, usize::MAX];
         assert_eq!(asked.map(niceness_of), [10, 10, 13, 13, 16, 19, 19]);
+    }
+
+    #[tokio::test]
+    async fn a_key_has_one_large_job_read_at_a_time_and_tells_news_meanwhile() {
+        let agents = under_key(Arc::new(Share::new(8)), async {
+            let _first = permit_to_fetch().await;
+            tokio::select! {
+                biased;
+                _ = permit_to_fetch() => panic!("the second waits"),
+                news = permit_to_read() => news.is_some(),
+            }
+        });
+        assert!(agents.await);
     }
 
     #[test]

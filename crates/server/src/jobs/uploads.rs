@@ -271,10 +271,11 @@ impl Jobs {
         Ok(self.shared.db.drop_upload(named).await?)
     }
 
-    /// Looks for what a request names, and keeps it from expiring meanwhile.
+    /// Looks for what a request of this key names, and keeps what the key sent itself from expiring meanwhile.
     pub async fn find_uploads(
         &self,
         references: Vec<Reference>,
+        owner: &str,
         now: Time,
     ) -> Result<Found, JobError> {
         let db = &self.shared.db;
@@ -296,7 +297,7 @@ impl Jobs {
                 );
                 return Err(EngineError::Invalid(RequestError::at(pointer, problem)).into());
             }
-            db.use_upload(&stored.digest, now).await?;
+            db.use_upload(&stored.digest, owner, now).await?;
             all.push((digest, stored));
         }
         Ok(Found(all))

@@ -24,7 +24,7 @@ pub struct Claimed {
     pub holder: LeaseOwner,
     /// Whether to run it in a process of its own: it, or one that ran beside it, ended a server.
     pub apart: bool,
-    /// For how many seconds it may be worked on, as it was when it was claimed.
+    /// For how many seconds it may be worked on, as it was when it was claimed: by an agent, without what earlier attempts took.
     pub timeout_seconds: Option<i64>,
     /// The request document.
     pub request: JsonText,
@@ -66,7 +66,8 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer a client
     /// waits, and those that have waited for a minute in any case. Keys take turns: the next fit of one comes after those of
-    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. A key
+    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. What several
+    /// keys asked for comes when it would be the turn of one of them; what agents are to do counts for nothing here. A key
     /// that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
     ///
     /// One statement, so two workers can never claim the same row.
@@ -89,51 +90,53 @@ impl Db {
     ) -> Result<Option<Claimed>, StoreError> {
         query!(fetch_optional Claimed, self.pool.writing(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                              JOIN (SELECT id, min(turn) AS turn, min(served) AS served FROM
+                                   (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
-                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
-                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
-                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
-                             WHERE waiting.state = 'queued' AND waiting.lane NOT LIKE 'agent %'
-                               AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
-                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
-                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
-                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
-                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
-                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
-                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
-                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
-                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
-                  AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
-                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
-                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
-                WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
-                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
-                                           + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = fit.owner) END AS turn,
-                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = fit.owner) END AS served
-                                      FROM fit WHERE state = 'queued') AS turns ON turns.id = waiting.id
+                                           + (SELECT count(*) FROM fit_here AS other WHERE other.state = 'running' AND other.owner = asked.owner) END AS turn,
+                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asked.owner) END AS served
+                                      FROM asked WHERE lane NOT LIKE 'agent %') AS of_each GROUP BY id) AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
                                        AND (busy.lane <> 'simulated' OR busy.owner = ''
-                                            OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
                                             OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
                                                               AND twin.owner = busy.owner AND twin.id <> busy.id)))
                                    < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
-                                              OR EXISTS (SELECT 1 FROM fit AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
+                                              OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
+                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
+                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
+                  AND state = 'queued'
+               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
+                  (SELECT count(*) FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
+                  NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
+                  (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+                WHERE id = (SELECT waiting.id FROM fit AS waiting
+                              JOIN (SELECT id, min(turn) AS turn, min(served) AS served FROM
+                                   (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
+                                           + (SELECT count(*) FROM fit_here AS other WHERE other.state = 'running' AND other.owner = asked.owner) END AS turn,
+                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asked.owner) END AS served
+                                      FROM asked WHERE lane NOT LIKE 'agent %') AS of_each GROUP BY id) AS turns ON turns.id = waiting.id
+                             WHERE waiting.state = 'queued'
+                               AND (SELECT count(*) FROM fit AS busy
+                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
+                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
+                                            OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
+                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
+                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
+                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
+                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
+                                              OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
                              ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
                                FOR UPDATE OF waiting SKIP LOCKED)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
-                  (SELECT count(*) FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
-                  NOT EXISTS (SELECT 1 FROM fit AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
+                  (SELECT count(*) FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
+                  NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request"],
             now,
             parallel.0,

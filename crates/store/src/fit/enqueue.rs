@@ -1,7 +1,7 @@
 //! How fits come into the queue.
 
-use super::question_of;
 use super::terms::{FitTerms, IdempotencyKey, keep_key};
+use super::{FitState, question_of};
 use crate::engine::{Connection, query};
 use crate::model::Digest;
 use crate::request::{keep_request, request_digest};
@@ -117,7 +117,7 @@ impl Db {
                     return Err(error);
                 }
             }
-            let same = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
+            let same: Option<String> = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
                 AND (state IN ('queued', 'running')
                      OR state = 'done' AND batchfit_version = $2 AND $3
                         AND (answered_by = '' OR $4 LIKE 'agent %' AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)))
@@ -128,7 +128,12 @@ impl Db {
             new.lane,)
         .map_err(with_context("find the same fit"))?;
             if let Some(same) = same {
-                return Ok(Enqueued::Same(same));
+                self.ask_again(&same, &new.owner, new.terms).await?;
+                // Whoever asked for it may have taken it back before.
+                match self.fit_state(&same).await? {
+                    None | Some(FitState::Cancelled) => continue,
+                    Some(_) => return Ok(Enqueued::Same(same)),
+                }
             }
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
             let waiting: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")

@@ -68,7 +68,7 @@ pub struct LeasedFit {
     pub lease_until: Option<Time>,
     /// What it must not run beside.
     pub lane: String,
-    /// When its time limit has passed; `None` where it has none.
+    /// When its time limit has passed, which counts what attempts took that agents gave back or lost; `None` where it has none.
     pub time_limit: Option<Time>,
 }
 
@@ -109,9 +109,9 @@ impl Db {
         silence: i64,
     ) -> Result<Option<Time>, StoreError> {
         query!(fetch_optional scalar, self.pool.writing(), "UPDATE fit SET lease_until = CASE
-                    WHEN timeout_seconds IS NULL OR $4 <= started_at + timeout_seconds * 1000 + $5 THEN $4
-                    WHEN lease_until > started_at + timeout_seconds * 1000 + $5 THEN lease_until
-                    ELSE started_at + timeout_seconds * 1000 + $5 END
+                    WHEN timeout_seconds IS NULL OR $4 <= started_at - worked_ms + timeout_seconds * 1000 + $5 THEN $4
+                    WHEN lease_until > started_at - worked_ms + timeout_seconds * 1000 + $5 THEN lease_until
+                    ELSE started_at - worked_ms + timeout_seconds * 1000 + $5 END
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3
               RETURNING lease_until",
             attempt.id,
@@ -137,7 +137,7 @@ impl Db {
     /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how
     /// many.
     pub async fn expired(&self, now: Time, mine: &LeaseOwner) -> Result<u64, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE, worked_ms = worked_ms + $1 - started_at
               WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
             mine,)
@@ -181,7 +181,7 @@ impl Db {
         of: Option<&LeaseOwner>,
     ) -> Result<Vec<LeasedFit>, StoreError> {
         query!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until, lane,
-                      started_at + timeout_seconds * 1000 AS time_limit
+                      started_at - worked_ms + timeout_seconds * 1000 AS time_limit
                  FROM fit WHERE state = 'running' AND ($1 IS NULL OR holder = $1)",
             of)
         .map_err(with_context("list running fits"))

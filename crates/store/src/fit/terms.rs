@@ -52,8 +52,8 @@ by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
     /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well
-    /// is both keys': while it waits it is that one's whose turn it would be sooner, so that asking the same neither delays it nor takes a turn.
-    pub async fn ask_again(
+    /// is both keys', and its turn comes when either one's would.
+    pub(super) async fn ask_again(
         &self,
         id: &str,
         owner: &str,
@@ -69,13 +69,7 @@ impl Db {
             owner)
         .map_err(with_context("share a fit"))?;
         query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
-                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END,
-                            owner = CASE WHEN state = 'queued'
-                                          AND (SELECT count(*) FROM fit AS own WHERE own.state IN ('queued', 'running') AND own.owner = $4) + 1
-                                            < (SELECT count(*) FROM fit AS own WHERE own.owner = fit.owner
-                                                  AND (own.state = 'running' OR own.state = 'queued' AND own.id <= fit.id
-                                                       AND (own.priority <> 'batch' OR fit.priority = 'batch')))
-                                         THEN $4 ELSE owner END
+                            timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END
               WHERE id = $1 AND state IN ('queued', 'running')
                 AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",

@@ -2,6 +2,7 @@ mod agents;
 
 use super::*;
 use crate::database::test_database::TestDatabase;
+use crate::model::Priority;
 use crate::{ApiKey, Scope, UploadSpace};
 
 /// As much as there is.
@@ -85,10 +86,14 @@ async fn a_gpu_gets_one_fit_at_a_time_and_simulation_a_few() {
 #[tokio::test]
 async fn keys_take_turns() {
     let db = TestDatabase::new().await;
-    for (id, owner) in [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "b")] {
+    let here = [("1", "a"), ("2", "a"), ("3", "a"), ("4", "b"), ("5", "b")];
+    // What waits for agents is in no other lane's way.
+    let at_agents = [("01", "a"), ("02", "a"), ("03", "a")];
+    for (id, owner) in at_agents.into_iter().chain(here) {
+        let lane = ["cuda:0", "agent h200 x1"][usize::from(id.len() > 1)];
         let fit = NewFit {
             owner: owner.to_owned(),
-            ..new(id, "cuda:0")
+            ..new(id, lane)
         };
         db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
     }
@@ -99,6 +104,11 @@ async fn keys_take_turns() {
         claimed.push(fit.id);
     }
     assert_eq!(claimed, ["1", "4", "2", "5", "3"]);
+    let at = async |lanes| db.waiting_for_agents(lanes, Time(6)).await.unwrap().len();
+    assert_eq!(
+        (at(",agent h200 x1,").await, at(",agent h200 x2,").await),
+        (3, 0)
+    );
 }
 
 /// Two at a time, and four for keys that run nothing: beside those that a key runs already which asks much.
@@ -126,10 +136,8 @@ async fn a_revoked_key_waits_for_nothing() {
             assert_eq!(claim(&db).await.as_deref(), Some("runs"));
         }
     }
-    for key in ["other", "id"] {
-        let terms = FitTerms::default();
-        db.ask_again("shared", key, terms).await.unwrap();
-    }
+    let terms = FitTerms::default();
+    db.ask_again("shared", "other", terms).await.unwrap();
 
     assert!(db.revoke_key("ci", Time(9)).await.unwrap());
     let cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
@@ -193,29 +201,31 @@ async fn a_key_has_a_part_of_the_queue() {
 }
 
 #[tokio::test]
-async fn a_shared_fit_is_the_keys_whose_turn_comes_sooner_and_ends_with_the_last() {
+async fn a_shared_fit_comes_by_the_turn_of_either_key_and_ends_with_the_last() {
     let db = TestDatabase::new().await;
-    let ask = async |id: &str, owner: &str| {
+    let ask = async |id: &str, owner: &str, priority| {
         let fit = NewFit {
             owner: owner.to_owned(),
+            terms: FitTerms {
+                priority,
+                ..FitTerms::default()
+            },
             ..new(id, "cuda:0")
         };
         let added = db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap();
-        if let Enqueued::Same(id) = &added {
-            let terms = FitTerms::default();
-            db.ask_again(id, owner, terms).await.unwrap();
-        }
         !matches!(added, Enqueued::QueueFull { .. })
     };
-    for id in ["1", "2", "3"] {
-        assert!(ask(id, "a").await);
+    for (owner, ids) in [("a", ["1", "2", "3"]), ("b", ["1", "3", "2"])] {
+        for id in ids {
+            assert!(ask(id, owner, Priority::Batch).await);
+        }
     }
-    // The third becomes b's: the first is a's next, and the second would be b's second as it is a's.
-    for id in ["1", "3", "2"] {
-        assert!(ask(id, "b").await);
+    assert!(!ask("4", "a", Priority::Batch).await);
+    // What goes first for b alone delays nothing that is a's as well.
+    for id in ["5", "6", "7"] {
+        assert!(ask(id, "b", Priority::Interactive).await);
     }
-    assert!(ask("4", "a").await && !ask("5", "a").await);
-    assert!(ask("5", "b").await && ask("6", "b").await && !ask("7", "b").await);
+    assert!(!ask("8", "b", Priority::Batch).await);
     // Each takes back what it asked, and the last one ends it.
     for (owner, is_its, state) in [
         ("c", false, FitState::Queued),
@@ -235,7 +245,7 @@ async fn a_shared_fit_is_the_keys_whose_turn_comes_sooner_and_ends_with_the_last
         db.cancel(&fit.id, None, Time(now)).await.unwrap();
         claimed.push(fit.id);
     }
-    assert_eq!(claimed, ["1", "3", "4", "5", "6"]);
+    assert_eq!(claimed, ["5", "1", "6", "3", "7"]);
 }
 
 #[tokio::test]
@@ -469,4 +479,17 @@ async fn a_lease_ends_one_silence_after_the_time_limit() {
     assert_eq!(renew(9_600).await, Some(Time(9_500)));
     assert!(!overdue(9_500).await && overdue(9_501).await);
     assert_eq!(db.running_fits(Some(&me())).await.unwrap(), []);
+
+    // What it took counts, whether it is given back or lost.
+    let attempt = Some(claimed.attempt());
+    let back = db.give_back(&holder, attempt, Time(1_100)).await;
+    assert_eq!(back.unwrap(), 1);
+    let again = db.claim_one("1", lease, 0, Time(5_000)).await.unwrap();
+    let again = again.unwrap();
+    assert_eq!(again.timeout_seconds, Some(1));
+    let renewed = db.renew(again.attempt(), Time(9_000), 500).await.unwrap();
+    assert_eq!(renewed, Some(Time(6_500)));
+    assert_eq!(db.expired(Time(6_600), &me()).await.unwrap(), 1);
+    let last = db.claim_one("1", lease, 0, Time(7_000)).await.unwrap();
+    assert_eq!(last.unwrap().timeout_seconds, Some(0));
 }

@@ -240,7 +240,9 @@ async fn drop_oldest(
     let dropped = query!(fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
-              ORDER BY CASE WHEN room.owner = $2 AND room.many > $3 THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
+              ORDER BY CASE WHEN room.owner = $2 AND room.many > $3
+                             AND NOT EXISTS (SELECT 1 FROM teller WHERE teller.learnt = learnt.id AND teller.owner <> $2 AND teller.owner NOT LIKE $2 || '/%')
+                            THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch",
         MOST_LEARNT,

@@ -271,9 +271,17 @@ impl Lessons {
             return known.cards.get(&on.text()).and_then(of);
         }
         let cards = known.cards.iter().filter(|(text, _)| on.is_about(text));
-        { cards }
-            .filter_map(|(_, card)| of(card))
-            .max_by_key(|it| (it.share, it.unconfirmed, !it.replaces, it.outcomes))
+        let taught = cards.filter_map(|(_, card)| of(card));
+        // What one key says of a driver does not undo what is known of another one.
+        taught.reduce(|one, other| {
+            let unconfirmed = one.unconfirmed.max(other.unconfirmed);
+            let both = [one, other].into_iter();
+            let most = both.max_by_key(|it| (it.share, it.replaces, it.outcomes));
+            HeadroomCalibration {
+                unconfirmed,
+                ..most.expect("two are there")
+            }
+        })
     }
 
     fn last_change(&self) -> i64 {

@@ -358,13 +358,17 @@ async fn what_was_learnt_longest_ago_makes_room() {
 async fn what_one_key_tells_pushes_out_its_own() {
     // Several keys have told most of it.
     let db = with_most_learnt(6001).await;
+    // What others told of it, too, is not the key's own.
+    let told = "INSERT INTO teller (learnt, owner, missed, agreed, needed) SELECT id, 'mine', 0, 1, 0 FROM learnt WHERE model_digest = 'm6001'";
+    db.run(told).await.unwrap();
     let owner = "liar".to_owned();
     let new = new_outcome("a", MISS);
     db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
 
     let known = |model: &str| db.calibration(&card(), model, "", false).unwrap().of;
     assert_eq!(known("m1"), CalibrationSource::Itself);
-    assert_eq!(known("m6001"), CalibrationSource::Others);
+    assert_eq!(known("m6001"), CalibrationSource::Itself);
+    assert_eq!(known("m6002"), CalibrationSource::Others);
 }
 
 /// An agent with a real card answers for its kind: which driver it has is not known before.
@@ -386,6 +390,19 @@ async fn a_kind_of_card_learns_from_machines_with_any_driver() {
     assert_eq!(of(&on("580.95.5")), Some(Share(5_000)));
     assert_eq!(of(&on("")), Some(Share(36_000)));
     assert_eq!(of(&card()), None);
+
+    // A card of a liar's own, of whose driver nobody else has told.
+    let sunk = "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
+            outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
+        VALUES ('b', 'mine', 'NVIDIA H200', 'probed', 'none', '580.95.5', '2.11', 5000, 5000, 0, TRUE, 20, 20, 0, 0, 0, 0, 0, 1, 9, '')";
+    db.run(sunk).await.unwrap();
+    let mut lie = new_outcome("b", MISS);
+    lie.learning.as_mut().unwrap().on = on("liar");
+    lie.owner = "liar".to_owned();
+    db.add_outcome(&lie).await.unwrap();
+    let taught = db.calibration(&on(""), "b", "victim", true).unwrap();
+    assert_eq!((taught.share, taught.replaces), (Share(5_000), true));
+    assert!(taught.unconfirmed > Share(5_000), "{taught:?}");
 }
 
 #[tokio::test]

@@ -160,12 +160,18 @@ impl Db {
             .map_err(with_context("read an upload"))
     }
 
-    /// Notes that an upload was named in a request, so that it does not expire soon.
-    pub async fn use_upload(&self, digest: &Digest, now: Time) -> Result<(), StoreError> {
+    /// Notes that the key to which an upload is charged named it in a request, so that it does not expire soon. What others name stays no longer.
+    pub async fn use_upload(
+        &self,
+        digest: &Digest,
+        owner: &str,
+        now: Time,
+    ) -> Result<(), StoreError> {
         let digest = digest.digits();
-        query!(execute, self.pool.writing(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1",
+        query!(execute, self.pool.writing(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1 AND owner = $3",
             digest,
-            now)
+            now,
+            owner)
         .map(|_| ())
         .map_err(with_context("note the use of an upload"))
     }
@@ -239,11 +245,14 @@ async fn keep_on(
         .await
         .map_err(with_context("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END, about = $4 WHERE digest = $1 AND kind = $2 AND uploaded",
+    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 AND owner = $5 THEN $3 ELSE used_at END, about = $4
+          WHERE digest = $1 AND kind = $2 AND uploaded AND (owner = $5 OR used_at >= $6)",
         digest,
         kind,
         new.created_at,
-        about,)
+        about,
+        new.owner,
+        space.oldest,)
     .map_err(with_context("look for the same upload"))?;
     let mut kept = UploadStatus::There;
     if there == 0 {
@@ -251,10 +260,9 @@ async fn keep_on(
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
         let own = Some(new.owner.as_str()).filter(|owner| !owner.is_empty());
         let own = own.map(|owner| (Some(owner), limit / PART_OF_A_KEY));
+        make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
         for (owner, limit) in [(None, limit)].into_iter().chain(own) {
-            let room = (owner, limit);
-            make_room(&mut transaction.link(), charged, room, space.oldest).await?;
-            let taken = taken(&mut transaction.link(), owner).await?;
+            let taken = taken(&mut transaction.link(), owner, space.oldest).await?;
             if taken.saturating_add(charged) > limit {
                 // Whatever made room goes all the same: it had expired.
                 let committed = transaction.commit().await;
@@ -293,7 +301,7 @@ pub(super) async fn keep_aside(
     .map_err(with_context("look for the same model"))?;
     if there == 0 {
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
-        make_room(transaction, charged(new)?, (None, limit), space.oldest).await?;
+        make_room(transaction, charged(new)?, limit, space.oldest).await?;
         insert(transaction, new, false).await?;
     }
     Ok(())
@@ -321,15 +329,16 @@ pub(super) async fn refer(
     .map_err(with_context("refer to an upload"))
 }
 
-/// Drops uploads, of one key where one is given, that no work needs until there is room for `charged` more bytes, or until none is left
-/// that may go: those that only came with a request, and then those that have expired, the longest unused first.
+/// Drops uploads that no work needs until there is room for `charged` more bytes, or until none is left that may go: those that only came
+/// with a request, and then those that have expired, the longest unused first.
 async fn make_room(
     connection: &mut Link<'_>,
     charged: i64,
-    (owner, limit): (Option<&str>, i64),
+    limit: i64,
     oldest: Time,
 ) -> Result<(), StoreError> {
-    let excess = taken(connection, owner).await?.saturating_add(charged) - limit;
+    let taken = taken(connection, None, oldest).await?;
+    let excess = taken.saturating_add(charged) - limit;
     if excess <= 0 {
         return Ok(());
     }
@@ -337,19 +346,31 @@ async fn make_room(
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
-                 WHERE (NOT uploaded OR used_at < $2) AND ($3 IS NULL OR owner = $3)
+                 WHERE (NOT uploaded OR used_at < $2)
                    AND digest NOT IN (SELECT digest FROM upload_in_use)) AS candidate
              WHERE freed - charged < $1)",
         excess,
-        oldest,
-        owner)
+        oldest)
     .map(|_| ())
     .map_err(with_context("make room for an upload"))
 }
 
-/// What all uploads take, or those of one key.
-async fn taken(connection: &mut Link<'_>, owner: Option<&str>) -> Result<i64, StoreError> {
-    query!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload WHERE $1 IS NULL OR owner = $1", owner)
+/// What all uploads take, or those of one key: what it has not used since `oldest` stays for others, unless its own work needs it.
+async fn taken(
+    connection: &mut Link<'_>,
+    owner: Option<&str>,
+    oldest: Time,
+) -> Result<i64, StoreError> {
+    query!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload
+          WHERE $1 IS NULL
+             OR owner = $1 AND (used_at >= $2 OR digest IN (
+                SELECT digest FROM fit JOIN upload_reference AS named ON named.what = 'fit' AND named.id = fit.id
+                 WHERE fit.state IN ('queued', 'running') AND fit.owner = $1
+                 UNION ALL
+                SELECT digest FROM search JOIN upload_reference AS named ON named.what = 'search' AND named.id = search.id
+                 WHERE search.state = 'active' AND search.owner = $1))",
+        owner,
+        oldest)
         .map_err(with_context("add up what uploads take"))
 }
 
@@ -372,7 +393,7 @@ async fn insert(
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
                                             used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip,
-                                            owner = CASE WHEN upload.uploaded THEN upload.owner ELSE excluded.owner END",
+                                            owner = CASE WHEN excluded.uploaded THEN excluded.owner ELSE upload.owner END",
         digest,
         kind,
         is_uploaded,

@@ -221,10 +221,69 @@ async fn the_longest_unused_expire_a_few_at_a_time() {
         let new = new(contents, created_at);
         db.keep_upload(&new, ROOMY).await.unwrap();
     }
-    db.use_upload(&Digest::of(b"b"), Time(9)).await.unwrap();
+    db.use_upload(&Digest::of(b"b"), "", Time(9)).await.unwrap();
 
     assert_eq!(db.sweep_uploads(Time(9), 1).await.unwrap(), 1);
     assert!(!is_there(&db, "c").await);
     assert_eq!(db.sweep_uploads(Time(9), 10).await.unwrap(), 1);
     assert!(!is_there(&db, "a").await && is_there(&db, "b").await);
+}
+
+#[tokio::test]
+async fn what_a_key_sent_stays_for_its_own_use_alone() {
+    let db = TestDatabase::new().await;
+    let of = |owner: &str, contents: &str, created_at: i64| NewUpload {
+        owner: owner.to_owned(),
+        ..new(contents, created_at)
+    };
+    // Room for one upload of each key.
+    let space = |oldest| UploadSpace {
+        bytes: 4 * (OVERHEAD + 100),
+        oldest: Time(oldest),
+    };
+    let keep = async |upload: NewUpload, oldest| {
+        let kept = db.keep_upload(&upload, space(oldest)).await;
+        kept.unwrap()
+    };
+    let used_at = async |contents: &str| {
+        let found = db.upload(&Digest::of(contents.as_bytes())).await.unwrap();
+        found.unwrap().used_at
+    };
+    let a = Digest::of(b"a");
+    keep(of("victim", "a", 1_000), 0).await;
+    // Neither by its name nor by its contents.
+    db.use_upload(&a, "liar", Time(2_000)).await.unwrap();
+    assert_eq!(keep(of("liar", "a", 2_000), 0).await, UploadStatus::There);
+    assert_eq!(used_at("a").await, Time(1_000));
+    db.use_upload(&a, "victim", Time(1_500)).await.unwrap();
+    assert_eq!(used_at("a").await, Time(1_500));
+
+    // What work of others needs stays, and is not in the way of its key.
+    let needs = |id: &str, owner: &str| NewFit {
+        owner: owner.to_owned(),
+        ..fit(id, &["a"], None)
+    };
+    enqueue(&db, &needs("1", "liar"), ROOMY).await;
+    let [taken, limit] = [OVERHEAD + 100; 2];
+    let full = UploadStatus::Full { taken, limit };
+    assert_eq!(keep(of("victim", "b", 1_600), 1_500).await, full);
+    assert_eq!(
+        keep(of("victim", "b", 1_600), 1_501).await,
+        UploadStatus::Added
+    );
+    // What its own work needs is.
+    db.drop_upload(&Digest::of(b"b")).await.unwrap();
+    enqueue(&db, &needs("2", "victim"), ROOMY).await;
+    assert_eq!(keep(of("victim", "b", 1_600), 1_501).await, full);
+
+    // Whoever sends it then has it.
+    assert_eq!(
+        keep(of("liar", "a", 3_000), 1_501).await,
+        UploadStatus::Added
+    );
+    assert_eq!(used_at("a").await, Time(3_000));
+    assert_eq!(
+        keep(of("victim", "b", 3_000), 1_501).await,
+        UploadStatus::Added
+    );
 }

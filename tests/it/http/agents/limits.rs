@@ -126,3 +126,54 @@ async fn claims_at_the_same_time_take_one_fit_for_each_card() {
         .count();
     assert_eq!(given, 1);
 }
+
+#[tokio::test]
+async fn attempts_that_are_given_back_count_towards_the_time_limit() {
+    let service = service().await;
+    let mut agent = service.agent("node1").await;
+    let fit = service.post("/v1/fits", brief(10)).await.id();
+    for leaves in [false, true] {
+        let attempt = service.attempt(&agent).await;
+        let shown = service.get(&format!("/v1/fits/{fit}")).await.json();
+        assert_eq!(shown["progress"], Value::Null, "it is of this attempt");
+        let news = json!({"progress": {"probes_done": 3, "batch": 64, "note": "on the GPU"}});
+        let told = service.tell_job(&agent, &attempt, &news).await;
+        assert_eq!(told.status, 200, "{}", told.text);
+
+        let earlier = "UPDATE fit SET started_at = started_at - 2000 WHERE state = 'running'";
+        change(&service, earlier).await;
+        if leaves {
+            service.delete(&format!("/v1/agents/{agent}")).await;
+            agent = service.agent("node1").await;
+        } else {
+            let released = json!({"outcome": "released"});
+            let given_back = service.finish(&agent, &attempt, &released).await;
+            assert_eq!(given_back.status, 204, "{}", given_back.text);
+        }
+        assert_eq!(service.state_of(&fit).await, "queued");
+    }
+
+    let claimed = service.claim(&agent, 0).await;
+
+    assert_eq!(claimed["job"], Value::Null, "{claimed:#}");
+    timed_out(&service, &fit).await;
+}
+
+#[tokio::test]
+async fn recommendations_keep_the_beginning_of_a_long_text() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    service.post("/v1/fits", ON_KIND).await;
+    let attempt = service.attempt(&agent).await;
+    let mut answer = answered(ON_KIND);
+    let long = json!("x".repeat(4_000));
+    answer["result"]["recommendation"]["limited_by"] = long.clone();
+    answer["result"]["variants"][0]["recommendation"]["limited_by"] = long;
+
+    let done = service.finish(&agent, &attempt, &answer).await;
+
+    assert_eq!(done.status, 204, "{}", done.text);
+    let stored = service.get("/v1/recommendations").await.json();
+    let kept = &stored["items"][0]["limited_by"];
+    assert_eq!(kept, &json!("x".repeat(200)));
+}

@@ -24,7 +24,7 @@ fn golden(name: &str) -> Vec<u8> {
     std::fs::read(folder.join(name)).unwrap()
 }
 
-fn gunzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     GzDecoder::new(bytes).read_to_end(&mut plain).unwrap();
     plain
@@ -37,7 +37,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// A small graph, as a file of a user.
-fn graph() -> Vec<u8> {
+pub(super) fn graph() -> Vec<u8> {
     golden("exported/mlp.json.gz")
 }
 

@@ -125,6 +125,7 @@ async fn parse<B: Send + 'static, T: Send + 'static>(
             ParsedBody::Naming(document, references, whole, beside)
         })
     };
+    let owner = received.owner.clone();
     let BufferedBody { read, permit } = app.uploads.read(received, read).await?;
     let (document, references, whole, beside) = match read {
         ParsedBody::Whole(request, whole, beside) => {
@@ -138,7 +139,7 @@ async fn parse<B: Send + 'static, T: Send + 'static>(
     // From here on it takes what a body would that has the uploads in it.
     drop(permit);
     let now = Time::from(Timestamp::now());
-    let found = app.jobs.find_uploads(references, now).await?;
+    let found = app.jobs.find_uploads(references, &owner, now).await?;
     let bytes = usize::try_from(found.bytes()).unwrap_or(usize::MAX);
     let permit = app.uploads.permit(bytes).await?;
     let packed = app.jobs.load_uploads(found).await?;

@@ -22,7 +22,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::http::request::unpack::{Unpacked, is_packed, unpack};
 use crate::http::response::problem::{Code, Problem};
-use crate::jobs::{ReadPermit, niceness, permit_to_read, room_of_key, yielding};
+use crate::http::server::keys::Client;
+use crate::jobs::{
+    ReadPermit, niceness, patience_for_large, permit_to_read, room_of_key, yielding,
+};
 use crate::limits::{CancelOnDrop, is_cancelled, with_cancel};
 use crate::model::Digest;
 
@@ -61,6 +64,8 @@ pub(in crate::http) struct Uploads {
 
 /// A body that has arrived.
 pub(in crate::http) struct ReceivedBody {
+    /// The id of the key under which it came; empty where none is needed.
+    pub(in crate::http) owner: String,
     /// Its beginning, and what follows that where it is a large one.
     bytes: Vec<u8>,
     rest: Option<File>,
@@ -113,6 +118,8 @@ impl Uploads {
     /// Takes a whole body, as it is sent.
     pub(in crate::http) async fn arrive(&self, request: Request) -> Result<ReceivedBody, Problem> {
         let is_gzip = is_gzip(request.headers())?;
+        let client = request.extensions().get::<Client>();
+        let owner = client.map(|client| client.id.clone());
         let arriving = tokio::time::timeout(ARRIVAL, self.collect(request.into_body()));
         let received = arriving.await.map_err(|_| {
             Problem::new(
@@ -121,6 +128,7 @@ impl Uploads {
             )
         })??;
         Ok(ReceivedBody {
+            owner: owner.unwrap_or_default(),
             is_gzip,
             ..received
         })
@@ -171,6 +179,7 @@ impl Uploads {
             rest = Some(self.put_aside(rest, later).await?);
         }
         Ok(ReceivedBody {
+            owner: String::new(),
             bytes,
             rest,
             length,
@@ -268,16 +277,21 @@ impl Uploads {
     }
 
     async fn permit_of(&self, index: usize) -> Result<ReadPermit, Problem> {
-        let waiting = async {
-            let turn = permit_to_read().await;
-            (turn, Arc::clone(&self.reading[index]).acquire_owned().await)
+        let late = |_| busy();
+        let turn = tokio::time::timeout(PATIENCE, permit_to_read()).await;
+        let turn = turn.map_err(late)?;
+        let is_large = index == SIZES.len() - 1;
+        let patience = if is_large {
+            patience_for_large()
+        } else {
+            PATIENCE
         };
-        let waited = tokio::time::timeout(PATIENCE, waiting).await;
-        let (turn, permit) = waited.map_err(|_| busy())?;
+        let waiting = Arc::clone(&self.reading[index]).acquire_owned();
+        let permit = tokio::time::timeout(patience, waiting).await;
         Ok(ReadPermit {
             turn,
-            permit: permit.expect("it is never closed"),
-            is_large: index == SIZES.len() - 1,
+            permit: permit.map_err(late)?.expect("it is never closed"),
+            is_large,
         })
     }
 }

@@ -11,6 +11,7 @@ use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
+use crate::jobs::shares::{KeyPermit, permit_to_fetch, permit_to_work};
 use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
 use crate::limits::shorten;
 use crate::model::{DeviceChoice, Request, RequestError};
@@ -32,6 +33,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Longest note of an agent's progress, and longest reason for a failure, in bytes.
 const LONGEST_NOTE: usize = 1_000;
 const LONGEST_REASON: usize = 10_000;
+
+/// Longest text of an answer that is a column of its recommendations.
+const LONGEST_KEPT: usize = 200;
 
 /// The name of an attempt.
 struct AttemptName<'a> {
@@ -101,13 +105,15 @@ impl Jobs {
         now: Time,
     ) -> Result<Option<JobDocument>, JobError> {
         let shared = &self.shared;
-        let waiting = shared.db.waiting_for_agents(now).await?;
+        let cards = cards(agent);
+        let all: Vec<String> = lanes(&agent.name, &cards).into_keys().collect();
+        let all = format!(",{},", all.join(","));
+        let waiting = shared.db.waiting_for_agents(&all, now).await?;
         if waiting.is_empty() {
             return Ok(None);
         }
         let holder = agent.holder();
         let held = shared.db.running_fits(Some(&holder)).await?;
-        let cards = cards(agent);
         let works_on = held.iter().map(|fit| fit.lane.as_str()).collect();
         let free = free_cards(&agent.name, &cards, free, works_on);
         let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
@@ -126,10 +132,16 @@ impl Jobs {
                 }
                 continue;
             };
+            if claimed.timeout_seconds.is_some_and(|left| left <= 0) {
+                // Earlier attempts took all of it.
+                shared.time_out(claimed.attempt(), now).await?;
+                continue;
+            }
             tracing::info!(
                 fit.id = %fit, agent = %agent.name,
                 "the agent {} works on fit {fit}, attempt {}", agent.name, claimed.attempts
             );
+            shared.told_by_agents().remove(&fit);
             let before = claimed.attempts - 1;
             shared.events.of(&fit, before, FitState::Running);
             shared.events.publish(&fit, FitState::Running);
@@ -148,14 +160,14 @@ impl Jobs {
     }
 
     /// What `write` makes of what is asked in a job, whole: with what its model names in place. `None` where there is no such agent of this
-    /// owner. One at a time where it is large.
+    /// owner. One at a time where it may be large: the next one of the key is read when its permit is dropped.
     pub async fn request_of_job<T: Send + 'static>(
         &self,
         id: &str,
         owner: &Owner,
         attempt: &str,
         write: impl FnOnce(String) -> T + Send + 'static,
-    ) -> Result<Option<T>, JobError> {
+    ) -> Result<Option<(T, Option<KeyPermit>)>, JobError> {
         let shared = &self.shared;
         let Some(agent) = self.own_agent(id, owner).await? else {
             return Ok(None);
@@ -165,26 +177,18 @@ impl Jobs {
             let attempt = shorten(attempt);
             return Err(JobError::JobEnded { attempt });
         }
-        let _permit = self.permit(&claimed).await;
-        let never = Arc::default();
-        let request = read(shared, (&claimed.id, &claimed.request), &never).await?;
-        let request = match request {
-            Ok(request) => request,
-            Err(error) => {
+        let write = move |request: Request| write(request.self_contained().text().to_string());
+        match self.read_job(&claimed, permit_to_fetch(), write).await? {
+            (Ok(written), turn) => Ok(Some((written, turn))),
+            (Err(error), _) => {
                 // It was valid when it was queued, so it was queued by another version.
                 let error = shared
                     .fail_job(claimed.attempt(), error, self.now())
                     .await?;
                 let invalid = RequestError::at("", error.detail);
-                return Err(EngineError::Invalid(invalid).into());
+                Err(EngineError::Invalid(invalid).into())
             }
-        };
-        let engine = Arc::clone(&shared.engine);
-        let write = move |_: &dyn crate::jobs::Engine| {
-            let text = request.self_contained().text().to_string();
-            write(text)
-        };
-        Ok(Some(on_thread("request", engine, write).await?))
+        }
     }
 
     /// Notes how far an agent is, and renews its lease. `None` where there is no such agent of this owner.
@@ -210,7 +214,6 @@ impl Jobs {
         if !self.renewed(named, now).await? {
             return match shared.db.attempt_state(named).await? {
                 Some(state @ (FitState::Done | FitState::Cancelled)) => {
-                    shared.forget_progress(named.id);
                     Ok(Some(lease(state, None)))
                 }
                 Some(FitState::Failed | FitState::Queued | FitState::Running) | None => {
@@ -255,10 +258,14 @@ impl Jobs {
         }
         let done = match outcome {
             JobOutcome::Released => {
-                let put_back = shared.db.put_back(claimed.attempt()).await?;
+                let attempt = claimed.attempt();
+                let given_back = shared
+                    .db
+                    .give_back(attempt.holder, Some(attempt), self.now())
+                    .await?;
                 shared.events.publish(&claimed.id, FitState::Queued);
                 shared.for_agents.send_replace(());
-                put_back
+                given_back > 0
             }
             JobOutcome::Failed { error } => {
                 let error = FitError {
@@ -289,10 +296,8 @@ impl Jobs {
         result: FitResult,
     ) -> Result<bool, JobError> {
         let shared = &self.shared;
-        let permit = self.permit(claimed).await;
-        let never = Arc::default();
-        let request = read(shared, (&claimed.id, &claimed.request), &never).await?;
-        drop(permit);
+        let reading = self.read_job(claimed, permit_to_work(), |request| request);
+        let (request, _) = reading.await?;
         let found = request.and_then(|request| {
             let result = signed(result, agent, &request)?;
             Ok((request, result))
@@ -309,6 +314,11 @@ impl Jobs {
         let of = (&request, claimed.model_digest.as_str());
         let next_id = || shared.ids.next(now);
         let mut rows = recommendations(&claimed.id, of, &result, now, next_id)?;
+        // The service has these of all its answers in memory.
+        for row in &mut rows {
+            row.limited_by = cut(&row.limited_by, LONGEST_KEPT);
+            row.cudnn = row.cudnn.as_deref().map(|text| cut(text, LONGEST_KEPT));
+        }
         // What an agent simulated is no simulation of the service's own.
         for row in rows.iter_mut().filter(|row| is_simulation(&row.device)) {
             row.device = request.device.to_string();
@@ -360,14 +370,34 @@ impl Jobs {
         }
     }
 
-    /// A permit to read a request that may be large.
-    async fn permit(&self, claimed: &Claimed) -> Option<tokio::sync::OwnedSemaphorePermit> {
+    /// Reads what a job asks, for `then`. One that may be large waits for its `turn` under the key, which it gives back with what it read, and for
+    /// the place of large models. It keeps both until it is read, also where whoever asked is gone.
+    async fn read_job<T: Send + 'static>(
+        &self,
+        claimed: &Claimed,
+        turn: impl Future<Output = Option<KeyPermit>>,
+        then: impl FnOnce(Request) -> T + Send + 'static,
+    ) -> Result<(Result<T, FitError>, Option<KeyPermit>), JobError> {
+        let (shared, claimed) = (Arc::clone(&self.shared), claimed.clone());
         // What is large is somewhere else, and named by its digest.
-        if claimed.request.as_str().contains("sha256:") {
-            Some(self.shared.enter(LARGE_LANE).await)
+        let (turn, place) = if claimed.request.as_str().contains("sha256:") {
+            let turn = turn.await;
+            (turn, Some(shared.enter(LARGE_LANE).await))
         } else {
-            None
-        }
+            (None, None)
+        };
+        let reading = async move {
+            let _place = place;
+            let named = (claimed.id.as_str(), &claimed.request);
+            let request = match read(&shared, named, &Arc::default()).await? {
+                Ok(request) => request,
+                Err(error) => return Ok((Err(error), turn)),
+            };
+            let engine = Arc::clone(&shared.engine);
+            let read = on_thread("request", engine, move |_| then(request)).await?;
+            Ok((Ok(read), turn))
+        };
+        tokio::spawn(reading).await.expect("it panics nowhere")
     }
 
     fn lease_until(&self, now: Time) -> Time {

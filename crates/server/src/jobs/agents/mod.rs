@@ -27,7 +27,7 @@ use crate::model::{DeviceChoice, ENGINE_DIGEST, Request};
 use crate::store::{AGENT_LANE, Assignment, JsonText, Registered, StoredAgent, Time};
 
 /// Most cards of agents in one list of devices; the lists of agents have all.
-const MOST_DEVICES: usize = 500;
+const MOST_DEVICES: u16 = 500;
 
 /// Whose agent it is: the API key under which it registered, empty where none is needed.
 pub type Owner = str;
@@ -91,9 +91,9 @@ impl Jobs {
         }
     }
 
-    /// All agents, by name.
-    pub async fn agents(&self) -> Result<Vec<AgentDocument>, JobError> {
-        let agents = self.shared.db.agents().await?;
+    /// Agents by name, from behind `after` on.
+    pub async fn agents(&self, after: &str, limit: i64) -> Result<Vec<AgentDocument>, JobError> {
+        let agents = self.shared.db.agents(after, limit).await?;
         if agents.is_empty() {
             return Ok(Vec::new());
         }
@@ -142,7 +142,10 @@ impl Jobs {
                 return Ok(false);
             }
         }
-        let is_removed = shared.db.remove_agent(id, owner.is_none()).await?;
+        let is_removed = shared
+            .db
+            .remove_agent(id, owner.is_none(), self.now())
+            .await?;
         shared.for_agents.send_replace(());
         shared.wake.notify_one();
         Ok(is_removed)
@@ -150,12 +153,13 @@ impl Jobs {
 
     /// The cards of agents, as devices that requests may name: the first [`MOST_DEVICES`].
     pub(super) async fn devices_of_agents(&self) -> Result<Vec<DeviceSummary>, JobError> {
-        let agents = self.agents().await?;
+        // Each has one at least.
+        let agents = self.agents("", MOST_DEVICES.into()).await?;
         let cards = agents.iter().flat_map(|agent| {
             let summary = move |card: &AgentCard| summary(agent, card);
             agent.cards.iter().map(summary)
         });
-        Ok(cards.take(MOST_DEVICES).collect())
+        Ok(cards.take(MOST_DEVICES.into()).collect())
     }
 
     /// Where a request leads.
@@ -169,7 +173,7 @@ impl Jobs {
         ) {
             return Ok(Ok(Executor::Here));
         }
-        let agents = self.agents().await?;
+        let agents = self.agents("", i64::MAX).await?;
         Ok(executor::executor(request, &agents))
     }
 

@@ -6,8 +6,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
-use crate::jobs::lanes::ReadPermit;
-use crate::jobs::{Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, runner};
+use crate::jobs::lanes::{LARGE_LANE, ReadPermit};
+use crate::jobs::{
+    Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, permit_to_read, runner,
+};
 use crate::limits::{Cancel, CancelOnDrop};
 use crate::model::{Request, RequestDocument, RequestError};
 use crate::store::{Db, Fit, JsonText, NearestQuery, StoreError, StoredRecommendation, Time};
@@ -203,11 +205,12 @@ impl Jobs {
         let late = |_| JobError::TookTooLong { deadline: PATIENCE };
         // What is not in the request itself may be large, and large models are read one at a time.
         let large = if names_files {
-            let acquired = self.large_models().acquire_owned();
-            let permit = tokio::time::timeout_at(deadline, acquired).await;
+            let acquiring = async { (permit_to_read().await, shared.enter(LARGE_LANE).await) };
+            let acquired = tokio::time::timeout_at(deadline, acquiring).await;
+            let (turn, permit) = acquired.map_err(late)?;
             Some(ReadPermit {
-                turn: None,
-                permit: permit.map_err(late)?.expect("it is never closed"),
+                turn,
+                permit,
                 is_large: true,
             })
         } else {

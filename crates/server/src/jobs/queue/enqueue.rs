@@ -103,7 +103,6 @@ impl Jobs {
             let reuse = Reuse::InFlight;
             queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
         }
-        let is_shared = matches!(queued, Enqueued::Same(_));
         let id = match queued {
             Enqueued::Added => {
                 tracing::info!(fit.id = %new.id, device = %new.device, "queued fit {}", new.id);
@@ -143,11 +142,7 @@ impl Jobs {
             }
         };
         // One that ended long ago may be dropped meanwhile.
-        let fit = self.fit(&id).await?.ok_or(JobError::Busy)?;
-        if is_shared && !fit.state.is_final() {
-            shared.db.ask_again(&id, &new.owner, terms).await?;
-        }
-        Ok(fit)
+        self.fit(&id).await?.ok_or(JobError::Busy)
     }
 
     /// The fit that was asked for under this name before.

@@ -192,14 +192,9 @@ impl Shared {
     }
 
     pub(in crate::jobs) fn job_ended(&self, fit: &str, state: FitState) {
-        self.forget_progress(fit);
         self.events.publish(fit, state);
         self.ended.send_replace(());
         self.wake.notify_one();
-    }
-
-    pub(in crate::jobs) fn forget_progress(&self, fit: &str) {
-        self.told_by_agents().remove(fit);
     }
 
     pub(super) fn progress(&self, id: &str) -> Option<Progress> {

@@ -224,7 +224,8 @@ impl Jobs {
             if !told.contains(observation) {
                 told.push(observation.clone());
             }
-            prediction = Some((self.prediction(&terms, &told).await?, told));
+            let predicted = self.prediction(&terms, &told, &stored.owner).await?;
+            prediction = Some((predicted, told));
         }
         let kept = db.add_observation(id, observation, BOUNDS, now).await?;
         self.observation_reply(id, kept, prediction).await
@@ -381,7 +382,7 @@ impl Jobs {
             (SearchState::Cancelled, _) => None,
             (_, Some((prediction, told))) if told == stored.observations => prediction,
             (SearchState::Active | SearchState::Done, _) => {
-                self.prediction(&stored_terms(&stored)?, &stored.observations)
+                self.prediction(&stored_terms(&stored)?, &stored.observations, &stored.owner)
                     .await?
             }
         };

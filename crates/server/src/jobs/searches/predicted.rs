@@ -45,11 +45,12 @@ impl Predictions {
 }
 
 impl Jobs {
-    /// What the recordings of these runs say; nothing while there are none.
+    /// What the recordings of these runs of a search of this key say; nothing while there are none.
     pub(in crate::jobs) async fn prediction(
         &self,
         terms: &SearchRequest,
         told: &[Observation],
+        owner: &str,
     ) -> Result<Option<Prediction>, JobError> {
         let recorded = told
             .iter()
@@ -58,9 +59,9 @@ impl Jobs {
         if recorded.is_empty() {
             return Ok(None);
         }
-        let found = self.find_recordings(terms, &recorded).await?;
+        let found = self.find_recordings(terms, &recorded, owner).await?;
         let recorded = alike(recorded, &found);
-        let found = self.find_recordings(terms, &recorded).await?;
+        let found = self.find_recordings(terms, &recorded, owner).await?;
         if found.bytes() > MOST_BYTES {
             let problem = format!(
                 "the recordings of this search are {} MiB together, and at most {} MiB are read; record fewer steps",
@@ -113,11 +114,12 @@ impl Jobs {
         &self,
         terms: &SearchRequest,
         recorded: &Recorded,
+        owner: &str,
     ) -> Result<Found, JobError> {
         let question = question(terms, recorded)?;
         let references = question.references()?;
         let now = Time::from(Timestamp::now());
-        self.find_uploads(references, now).await
+        self.find_uploads(references, owner, now).await
     }
 }
 

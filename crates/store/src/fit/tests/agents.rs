@@ -13,7 +13,10 @@ async fn keys_take_turns_at_agents() {
         db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
     }
     let order = async || {
-        let waiting = db.waiting_for_agents(Time(2)).await.unwrap();
+        let waiting = db
+            .waiting_for_agents(",agent h200 x1,", Time(2))
+            .await
+            .unwrap();
         let ids = waiting.into_iter().map(|(id, _)| id);
         ids.collect::<String>()
     };

@@ -1,9 +1,11 @@
 //! What agents work on.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use http_body_util::BodyExt as _;
 
 use crate::http::App;
 use crate::http::resources::agents::body::JsonBody;
@@ -33,13 +35,6 @@ pub(in crate::http) async fn create_claim(
     client: Client,
     JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
-    // Waiting is a wish, here as for fits; many agents share a key.
-    let place = app.claims.take("");
-    let wait_seconds = place.as_ref().map_or(0, |_| claim.wait_seconds);
-    let claim = Claim {
-        wait_seconds,
-        ..claim
-    };
     let job = app.jobs.claim_job(&id, &client.id, &claim).await?;
     job.map(Json).ok_or_else(|| Problem::no_such("agent", &id))
 }
@@ -66,7 +61,13 @@ pub(in crate::http) async fn get_job_request(
     let request = jobs
         .request_of_job(&id, &client.id, &attempt, write)
         .await?;
-    request.ok_or_else(|| Problem::no_such("agent", &id))?
+    let (answer, turn) = request.ok_or_else(|| Problem::no_such("agent", &id))?;
+    // Until it is sent it is in memory.
+    let held = move |part| {
+        let _turn = &turn;
+        part
+    };
+    Ok(answer?.map(|body| Body::new(body.map_frame(held))))
 }
 
 /// Say how far a job is, and that its agent is there.

@@ -58,8 +58,11 @@ pub(in crate::http) async fn list_agents(
     if let Some(cursor) = after.as_deref().filter(|name| !is_host_name(name)) {
         return Err(no_cursor(cursor));
     }
-    let mut agents = app.jobs.agents().await?;
-    agents.retain(|agent| after.as_ref().is_none_or(|after| agent.name > *after));
+    let _look = app.looks.acquire().await.expect("it is never closed");
+    let agents = app
+        .jobs
+        .agents(after.as_deref().unwrap_or(""), limit + 1)
+        .await?;
     let mut cards = 0;
     let whole = agents.iter().take_while(|agent| {
         let is_full = cards >= CARDS_OF_A_PAGE;
