@@ -1,12 +1,12 @@
 """Compares the largest batches that batchfit answers with those that PyTorch itself trains with, found by bisection.
 
-    largest.py OUT [NAME...] --batchfit BINARY      largest.jsonl, on a GPU or on a stub of the CUDA runtime
+    largest.py OUT [NAME...] --batchfit BINARY      largest.jsonl, on an H200 or below `batchfit run --on h200 --steps 0 --`
     largest.py OUT --table                          what README.md shows of it
 
 Each model that `run.py export` wrote to OUT is asked about under a limit at which some dozens of examples fit, and trained for three
 steps under the same limit (`torch.cuda.set_per_process_memory_fraction`) at the batch answered, at the one above, and from there
 on until the largest that finishes, and the largest that finishes without a retry of the allocator, are known. Each trial is a
-process of its own. On a stub, models that need cuDNN are left out.
+process of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TextIO
 
 import one
 import zoo
-from run import Child, Lines, card_of, preload, uses_cudnn
+from run import CARD, Child, Lines, preload
 
 MIB = 1 << 20
 # More trials of one kind than this are not made: the rest of the search would cost more than it tells.
@@ -34,7 +34,7 @@ TRIALS = 24
 
 
 def asked(binary: str, arguments: list[str], request: dict) -> dict:
-    """The result of a command of batchfit's, which gets nothing of a stub."""
+    """The result of a command of batchfit's, which gets nothing of a virtual GPU."""
     plain = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
     done = subprocess.run([binary, *arguments, "--json"], input=json.dumps(request), capture_output=True, text=True, env=plain, timeout=300)
     if done.returncode not in (0, 3):
@@ -50,7 +50,7 @@ def aim(name: str, precision: str, usual: int) -> int:
 
 def question(name: str, precision: str, usual: int, binary: str, graph: Path) -> dict:
     """A limit for a model, and the answers under it."""
-    request = {"training": {"precision": precision, "optimizer": "adamw"}, "device": card_of(graph)}
+    request = {"training": {"precision": precision, "optimizer": "adamw"}, "device": CARD}
     batch = aim(name, precision, usual)
     probe = asked(binary, ["probe", "-", "--model", str(graph), "--batch", str(batch)], request)
     limit = (probe["peak_reserved_bytes"] + batch % 7 * probe["peak_reserved_bytes"] // 500) // MIB * MIB
@@ -98,9 +98,6 @@ def largest(fits: Callable[[int], bool], guess: int) -> int:
 
 def compare(name: str, model, binary: str, out: Path, file: TextIO) -> None:
     graph = out / "graphs" / f"{name}.json.gz"
-    if one.ON_STUB:
-        major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
-        os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
     for precision in model.precisions:
         begin = time.monotonic()
         row: dict = {"model": name, "precision": precision}
@@ -123,7 +120,7 @@ def compare(name: str, model, binary: str, out: Path, file: TextIO) -> None:
             row["trained"] = {"finishes": finishes, "without_retries": calm}
         except Exception as error:  # Whatever a model or its library does wrong is the result.
             row.update(one.failure(error))
-        row.update(trials=len(seen), stub=one.ON_STUB, seconds=round(time.monotonic() - begin, 1))
+        row.update(trials=len(seen), virtual=one.ON_VIRTUAL_GPU, seconds=round(time.monotonic() - begin, 1))
         file.write(json.dumps(row) + "\n")
         file.flush()
 
@@ -178,8 +175,6 @@ def main() -> int:
         if options.names and name not in options.names and model.area not in options.names:
             continue
         if not graph.exists() or lines.of(name) and name not in options.names:
-            continue
-        if one.ON_STUB and uses_cudnn(graph):
             continue
         wanted.append(name)
     preload()

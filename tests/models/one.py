@@ -1,6 +1,6 @@
 """What is done with one model of the list: it is exported, or trained while the allocator's peaks are read.
 
-A recording wants PyTorch 2.11 on a GPU, or on a stub of the CUDA runtime that computes nothing.
+A recording wants PyTorch 2.11 on a GPU, or on a virtual one of batchfit's.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import sys
 import time
 import traceback
 import warnings
@@ -20,9 +19,7 @@ from zoo import Model
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.simplefilter("ignore")
 
-# A stub of the CUDA runtime is preloaded, and so is batchfit's virtual GPU, which computes what small tensors hold and has cuDNN.
 ON_VIRTUAL_GPU = "BATCHFIT_VGPU" in os.environ
-ON_STUB = "LD_PRELOAD" in os.environ and not ON_VIRTUAL_GPU
 
 AUTOCAST = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
 
@@ -71,9 +68,6 @@ def peaks(model: Model, precision: str, batch: int, limit: int | None = None) ->
     from batchfit.export.batches import parse_batch
     from batchfit.export.losses import with_loss
 
-    if ON_STUB:
-        torch.backends.cudnn.enabled = False
-        without_packed_sequences()
     if limit is not None:
         total = torch.cuda.get_device_properties(0).total_memory
         # PyTorch takes a fraction and rounds the product down.
@@ -110,7 +104,7 @@ def peaks(model: Model, precision: str, batch: int, limit: int | None = None) ->
     card = torch.cuda.get_device_properties(0)
     return {
         "allocated": max(allocated), "reserved": max(reserved), "steps": allocated,
-        "retries": torch.cuda.memory_stats()["num_alloc_retries"], "compute": f"{card.major}.{card.minor}", "stub": ON_STUB, "virtual": ON_VIRTUAL_GPU,
+        "retries": torch.cuda.memory_stats()["num_alloc_retries"], "compute": f"{card.major}.{card.minor}", "virtual": ON_VIRTUAL_GPU,
     }  # fmt: skip
 
 
@@ -122,20 +116,6 @@ def tensor_of(shape, dtype, value):
     if dtype.is_floating_point:
         return torch.randn(shape, dtype=dtype, device="cuda")
     return torch.ones(shape, dtype=dtype, device="cuda") if dtype == torch.bool else torch.zeros(shape, dtype=dtype, device="cuda")
-
-
-def without_packed_sequences() -> None:
-    """On a stub, which computes no values, Hugging Face's check for packed sequences finds some where there are none."""
-    if "transformers" not in sys.modules:
-        return
-    from transformers import masking_utils
-
-    find = masking_utils.find_packed_sequence_indices
-
-    def found_none(*arguments, **named) -> None:
-        find(*arguments, **named)
-
-    masking_utils.find_packed_sequence_indices = found_none
 
 
 def record(model: Model, rows: list[str], file: TextIO) -> None:

@@ -1,7 +1,7 @@
 """Exports the models of the list, asks batchfit about each, and compares with what PyTorch allocated.
 
     run.py export  OUT [NAME...]                    graphs and exports.jsonl
-    run.py record  OUT [NAME...] [--gpu-list]       recordings.jsonl, on a GPU or on a stub of the CUDA runtime
+    run.py record  OUT [NAME...] [--gpu-list]       recordings.jsonl, on an H200 or below `batchfit run --on h200 --steps 0 --`
     run.py answer  OUT [NAME...] --batchfit BINARY  answers.jsonl
 
 Each model runs in a process of its own with a time limit, forked from one that has imported PyTorch, and each result is one
@@ -9,14 +9,13 @@ JSON line, so that a run can be continued: what has a line is left out, unless t
 area is no model). `table.py OUT` makes the tables
 of README.md.
 
-PYTHONPATH needs clients/python/src. What a recording is of, a card or a stub, is in its lines.
+PYTHONPATH needs clients/python/src. What a recording is of, a card or a virtual one, is in its lines.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import importlib
 import json
 import os
@@ -29,13 +28,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TextIO
+from unittest import mock
 
 import one
 import zoo
 
-# What runs in cuDNN on a GPU, which does not start on a stub.
-CUDNN = ("conv", "lstm", "gru", "rnn_", "batch_norm", "ctc_loss")
-ATTENTION = "scaled_dot_product_attention"
+# What recordings are made on, and answers are about.
+CARD = "sim:h200"
 
 
 class Lines:
@@ -94,27 +93,9 @@ class Child:
         return [json.loads(line) for line in text.splitlines()], wrong
 
 
-def operators(graph: Path) -> set[str]:
-    with gzip.open(graph) as file:
-        text = json.load(file)
-
-    def targets(graph: dict):
-        for node in graph["nodes"]:
-            yield node["target"].removeprefix("torch.ops.aten.")
-            for argument in node["inputs"]:
-                if "as_graph" in argument["arg"]:
-                    yield from targets(argument["arg"]["as_graph"]["graph"])
-
-    return set(targets(text["graph_module"]["graph"]))
-
-
-def uses_cudnn(graph: Path) -> bool:
-    return any(target.startswith(CUDNN) or target.startswith("_thnn") for target in operators(graph))
-
-
-def card_of(graph: Path) -> str:
-    """The simulated card to compare a stub's recording with: cuDNN's attention, which Hopper prefers, starts on no stub."""
-    return "sim:a100-80g" if any(target.startswith(ATTENTION) for target in operators(graph)) else "sim:h200"
+def card_of(recordings: list[dict]) -> str:
+    """The simulated card to compare the recordings of a model with: an A100 where they are of nothing else."""
+    return "sim:a100-80g" if {row.get("compute") for row in recordings} - {None} == {"8.0"} else CARD
 
 
 def export(name: str, model, out: Path, file: TextIO) -> None:
@@ -122,12 +103,6 @@ def export(name: str, model, out: Path, file: TextIO) -> None:
 
 
 def record(name: str, model, out: Path, file: TextIO) -> None:
-    graph = out / "graphs" / f"{name}.json.gz"
-    if one.ON_STUB:
-        if not graph.exists() or uses_cudnn(graph):
-            return
-        major, sms = ("8", "108") if card_of(graph) == "sim:a100-80g" else ("9", "132")
-        os.environ.update(FAKE_SM_MAJOR=major, FAKE_SM_MINOR="0", FAKE_SMS=sms)
     one.record(model, [f"{precision}:{batch}" for precision in model.precisions for batch in model.batches], file)
 
 
@@ -138,8 +113,7 @@ def answer(name: str, model, options: argparse.Namespace) -> list[dict]:
     if not graph.exists():
         return []
     recordings = (Path(__file__).parent / "recordings.jsonl", out / "recordings.jsonl")
-    on_gpu = [row for path in recordings for row in Lines(path).of(name) if row.get("stub") is False]
-    card = "sim:h200" if on_gpu else card_of(graph)
+    card = card_of([row for path in recordings for row in Lines(path).of(name)])
     found = []
     for precision in model.precisions:
         request = json.dumps({"training": {"precision": precision, "optimizer": "adamw"}, "device": card})
@@ -251,7 +225,8 @@ def main() -> int:
 def preload() -> None:
     """What most models import, once for all of their processes."""
     for module in ("torch", "torch.export", "torchvision", "transformers.modeling_utils", "transformers.models.auto"):
-        with contextlib.suppress(ImportError):
+        # torchao asks for the card as it is imported, and where CUDA has started it starts in no process that is forked.
+        with contextlib.suppress(ImportError), mock.patch("torch.cuda.is_available", lambda: False):
             importlib.import_module(module)
 
 

@@ -64,14 +64,13 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     binaries = options.batchfit or ["target/release/batchfit"]
     recordings = [*Lines(Path(__file__).parent / "recordings.jsonl").rows, *Lines(options.out / "recordings.jsonl").rows]
-    on_gpu = {row["model"] for row in recordings if row.get("stub") is False}
     questions: dict[tuple[str, str], dict[str, Times]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for graph in sorted((options.out / "graphs").glob("*.json.gz")):
             name = graph.name.removesuffix(".json.gz")
             if options.names and name not in options.names:
                 continue
-            card = "sim:h200" if name in on_gpu else card_of(graph)
+            card = card_of([row for row in recordings if row["model"] == name])
             for precision in PRECISIONS:
                 question = json.dumps({"training": {"precision": precision, "optimizer": "adamw"}, "device": card})
                 asked = {binary: Times() for binary in binaries}

@@ -1,8 +1,8 @@
 """Steps under `fully_shard` of models and settings that nobody recorded on several GPUs: graphs, and what the allocator was asked for.
 
-    PYTHONPATH=clients/python/src python tests/record/sharded.py tests/golden/steps/sharded
+    PYTHONPATH=clients/python/src batchfit run --on a100-80g --steps 0 -- python tests/record/sharded.py tests/golden/steps/sharded [NAME...]
 
-Wants PyTorch 2.11 on a stub of the CUDA runtime that computes nothing, with compute capability 8.0 and 108 multiprocessors (an A100): the process group is
+Wants PyTorch 2.11 on an A100 or a virtual one. NAMEs, which may be patterns, record only those models. The process group is
 PyTorch's `fake` one, which pretends to send, so one process stands for a rank of any number. What is allocated does not depend on
 values. On two real GPUs the same script of PyTorch's gave the same events (tests/record/parallel.py). cuDNN is off.
 """
@@ -248,13 +248,14 @@ def recorded(name: str, row: dict) -> list[str]:
 
     build, batch, loss, units = MODELS[name]
     torch.backends.cudnn.enabled = False
-    os.environ["FAKE_SM_MAJOR"], os.environ["FAKE_SM_MINOR"], os.environ["FAKE_SMS"] = "8", "0", "108"
     torch.manual_seed(0)
     stored = TYPES[row.get("precision", "fp32")]
     model = build().to(stored)
     model.train()
     without_packed_sequences()
-    torch.cuda.init()
+    card = torch.cuda.get_device_properties(0)
+    if (card.major, card.minor, card.multi_processor_count) != (8, 0, 108):
+        sys.exit(f"{name} is recorded on an A100, and this is {card.name}")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=row["world"])
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
     model = sharded(model, row, row.get("units", units))
@@ -308,10 +309,12 @@ def recorded(name: str, row: dict) -> list[str]:
 
 
 def main() -> int:
-    (out,) = sys.argv[1:]
+    out, *names = sys.argv[1:]
     graphs: dict[str, object] = {}
     sequences, failed = [], []
     for name, row in ROWS:
+        if names and not any(fnmatch.fnmatchcase(name, pattern) for pattern in names):
+            continue
         graph = name + ("-bf16" if half_of(row) else "")
         if graph not in graphs:
             graphs[graph] = in_a_process(lambda name=name, row=row: exported(name, row))

@@ -1,11 +1,12 @@
 """Small models whose training steps PyTorch ran: their graphs and what the allocator was asked for.
 
-    PYTHONPATH=clients/python/src python tests/record/steps.py tests/golden/steps
-    PYTHONPATH=clients/python/src python tests/record/steps.py tests/golden/steps/indexing --of steps_indexing
+    export PYTHONPATH=clients/python/src
+    batchfit run --on h200 --steps 0 -- python tests/record/steps.py tests/golden/steps
+    batchfit run --on a100-80g --steps 0 -- python tests/record/steps.py tests/golden/steps/indexing --of steps_indexing
 
 `--of` names the file of models. NAMEs after the folder, which may be patterns, record only those models. Each model is exported by batchfit's own exporter (clients/python, on the Python path) and then trained for three steps of the
-canonical loop, each in a process of its own, with the allocator's history on. Wants PyTorch 2.11 on a GPU, or on a stub of
-the CUDA runtime that computes nothing: what is allocated does not depend on values here. cuDNN is off.
+canonical loop, each in a process of its own, with the allocator's history on. Wants PyTorch 2.11 on a GPU or a virtual one, and records the models of its
+compute capability (`compute`); what the folder has of others stays. What is allocated does not depend on values here. cuDNN is off.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def tensor_of(name: str, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
 def without_packed_sequences() -> None:
     """Takes the branch of Hugging Face's check for packed sequences that real position ids take.
 
-    The check runs; a stub computes no values, so what it finds is thrown away.
+    The check runs; a virtual GPU computes few values, so what it finds is thrown away.
     """
     if "transformers" not in sys.modules:
         return
@@ -157,16 +158,12 @@ def recorded(row: Row) -> list[str]:
     torch.backends.cudnn.enabled = False
     spec = parse_batch(model.batch)
     dtype, autocast = dtype_of(row), AUTOCAST.get(row.precision)
-    # What the stub reports; a real GPU must be of this kind.
-    os.environ["FAKE_SM_MAJOR"], os.environ["FAKE_SM_MINOR"] = map(str, model.compute)
     torch.manual_seed(0)
     # Complex parameters stay what they are: a cast to float32 would leave their real parts.
     built = model.build() if dtype == torch.float32 else model.build().to(dtype)
     built.train()
     without_packed_sequences()
     torch.cuda.init()
-    if torch.cuda.get_device_capability() != model.compute:
-        sys.exit(f"{row.model} is recorded on compute capability {model.compute}")
     compiled_before(row, [parameter for parameter in built.parameters() if parameter.requires_grad])
     torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
     built = built.to("cuda")
@@ -246,6 +243,18 @@ def rows() -> list[Row]:
     return found
 
 
+def recorded_before(out: str) -> dict[str, list[str]]:
+    """The sequences of a folder by their headers."""
+    found: dict[str, list[str]] = {}
+    path = os.path.join(out, "sequences.txt.gz")
+    if os.path.exists(path):
+        with gzip.open(path, "rt") as file:
+            for line in file.read().splitlines():
+                sequence = found.setdefault(line, []) if line.startswith("#") else sequence
+                sequence += [] if line.startswith("#") else [line]
+    return found
+
+
 def main() -> int:
     # Releases differ in what they allocate: 2.15 gives cuBLAS workspaces back after each product, 2.11 keeps them.
     if not torch.__version__.startswith("2.11."):
@@ -258,14 +267,20 @@ def main() -> int:
     given = arguments.parse_args()
     out, names = given.out, given.names
     MODELS.update(importlib.import_module(given.of).MODELS)
-    graphs, sequences, failed = {}, [], []
-    if given.graphs:
-        with gzip.open(given.graphs, "rt") as file:
+    # In a process of its own: those that are forked from this one start CUDA.
+    card = tuple(in_a_process(torch.cuda.get_device_capability) or (0, 0))
+    before, sequences, failed = recorded_before(out), [], []
+    kept, graphs = given.graphs or os.path.join(out, "graphs.json.gz"), {}
+    if os.path.exists(kept):
+        with gzip.open(kept, "rt") as file:
             graphs = json.load(file)
+    fresh = set(graphs) if given.graphs else set()
     for row in rows():
-        if names and not any(fnmatch.fnmatchcase(row.model, name) for name in names):
+        if MODELS[row.model].compute != card or names and not any(fnmatch.fnmatchcase(row.model, name) for name in names):
+            sequences += [row.header(), *before[row.header()]] if row.header() in before else []
             continue
-        if row.graph not in graphs:
+        if row.graph not in fresh:
+            fresh.add(row.graph)
             graphs[row.graph] = in_a_process(lambda row=row: exported(row))
         sequence = in_a_process(lambda row=row: recorded(row)) if graphs[row.graph] else None
         if sequence is None:

@@ -4,6 +4,7 @@
 //! Derived deserialization was rejected for requests: through tagged and flattened enums it loses the
 //! place, and it cannot suggest the nearest field.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::members::{Choice, Kind, Member, Object};
@@ -52,6 +53,39 @@ impl<'a> Fields<'a> {
     /// A member, as its row says.
     pub fn read<T: Readable<'a>>(&self, name: &str) -> Result<Option<T>, RequestError> {
         T::read(self, self.row(name))
+    }
+
+    /// The members of one value each, as their rows say, read into the fields of a type that have their names.
+    pub fn read_into<T: DeserializeOwned>(&self) -> Result<T, RequestError> {
+        let mut read = Map::new();
+        for row in self.members {
+            let value = match row.kind {
+                Kind::Whole(..) => self.read::<u64>(row.name)?.map(Value::from),
+                Kind::Number(..) | Kind::Positive => self.read::<f64>(row.name)?.map(Value::from),
+                Kind::Bool => self.read::<bool>(row.name)?.map(Value::from),
+                Kind::Text => self.text(row.name)?.map(Value::from),
+                Kind::Word(what, words) => {
+                    let known: Vec<_> = words().into_iter().map(|word| (word, word)).collect();
+                    self.choice(row.name, what, &known)?.map(Value::from)
+                }
+                Kind::Bools
+                | Kind::Words(_)
+                | Kind::Globs
+                | Kind::Size
+                | Kind::Object(_)
+                | Kind::Other => None,
+            };
+            read.extend(value.map(|value| (row.name.to_owned(), value)));
+        }
+        serde_json::from_value(Value::Object(read))
+            .map_err(|error| RequestError::at(&self.pointer, error.to_string()))
+    }
+
+    /// The names of the members that are there and that inference has none of.
+    pub fn of_training(&self) -> impl Iterator<Item = &'static str> {
+        let rows = self.members.iter().filter(|row| row.trains);
+        rows.map(|row| row.name)
+            .filter(|name| self.get(name).is_some())
     }
 
     /// What the words of one member say of another, such as `adamw_torch_fused` of how an optimizer is implemented.

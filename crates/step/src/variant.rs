@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Parallel;
 use crate::shape::DType;
@@ -216,11 +217,13 @@ impl Variant {
     pub const MOST_ACCUMULATION: u64 = 65_536;
 }
 
-/// One way of running the model: a step program is compiled for each.
+/// One way of running the model: a step program is compiled for each. A field that is no list in a request is read by its name, as the row of
+/// that member says.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(default, remote = "Self")]
 pub struct Variant {
     /// Whether recordings decide all of this but the number of micro-steps; the other fields then say nothing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub recorded: bool,
     /// Precision of forward and backward.
     pub precision: Precision,
@@ -235,12 +238,16 @@ pub struct Variant {
     /// Training or inference.
     pub mode: Mode,
     /// The norm to which gradients are clipped before the optimizer's step.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_grad_norm: Option<Norm>,
     /// The optimizer's `weight_decay`; its own default if absent. See Note [Weight decay] of the compiler.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<Norm>,
     /// The `label_smoothing` of each cross entropy; what the graph says if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub label_smoothing: Option<Norm>,
     /// How several GPUs train together.
+    #[serde(skip_serializing_if = "Parallel::is_none")]
     pub parallel: Parallel,
 }
 
@@ -295,66 +302,22 @@ impl Default for Variant {
     }
 }
 
-/// A variant as it is written: what recordings decide is left out.
-#[derive(Serialize, Deserialize)]
-struct Written {
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    recorded: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    precision: Option<Precision>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    optimizer: Option<Optimizer>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    optimizer_impl: Option<OptimizerImpl>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    checkpointing: Option<Checkpointing>,
-    accumulation: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    mode: Option<Mode>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    clip_grad_norm: Option<Norm>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    weight_decay: Option<Norm>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    label_smoothing: Option<Norm>,
-    #[serde(default, skip_serializing_if = "Parallel::is_none")]
-    parallel: Parallel,
-}
-
-impl From<Variant> for Written {
-    fn from(variant: Variant) -> Written {
-        let is_told = !variant.recorded;
-        Written {
-            recorded: variant.recorded,
-            precision: is_told.then_some(variant.precision),
-            optimizer: is_told.then_some(variant.optimizer),
-            optimizer_impl: is_told.then_some(variant.optimizer_impl),
-            checkpointing: is_told.then_some(variant.checkpointing),
-            accumulation: variant.accumulation,
-            mode: is_told.then_some(variant.mode),
-            clip_grad_norm: variant.clip_grad_norm,
-            weight_decay: variant.weight_decay,
-            label_smoothing: variant.label_smoothing,
-            parallel: variant.parallel,
+impl Serialize for Variant {
+    /// What recordings decide is left out.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if !self.recorded {
+            return Variant::serialize(self, serializer);
         }
+        let mut told = serializer.serialize_struct("Variant", 2)?;
+        told.serialize_field("recorded", &true)?;
+        told.serialize_field("accumulation", &self.accumulation)?;
+        told.end()
     }
 }
 
-impl From<Written> for Variant {
-    fn from(written: Written) -> Variant {
-        Variant {
-            recorded: written.recorded,
-            precision: written.precision.unwrap_or_default(),
-            optimizer: written.optimizer.unwrap_or_default(),
-            optimizer_impl: written.optimizer_impl.unwrap_or_default(),
-            checkpointing: written.checkpointing.unwrap_or_default(),
-            accumulation: written.accumulation,
-            mode: written.mode.unwrap_or_default(),
-            clip_grad_norm: written.clip_grad_norm,
-            weight_decay: written.weight_decay,
-            label_smoothing: written.label_smoothing,
-            parallel: written.parallel,
-        }
+impl<'de> Deserialize<'de> for Variant {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Variant, D::Error> {
+        Variant::deserialize(deserializer)
     }
 }
 

@@ -3,18 +3,37 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Arguments;
+use crate::model::members::{Kind, TRAINING};
 use crate::model::{nicknames, preset};
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
 
-/// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing; or names ` | ` what to do.
-const HINTS: &str = include_str!("hints.txt");
+/// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing; or names ` | ` what to do. Last what
+/// others call the members of `training` that are one number or word.
+static HINTS: LazyLock<String> = LazyLock::new(|| {
+    let rows = TRAINING.flags().into_iter().filter(|(_, member, _)| {
+        let is_one = matches!(
+            member.kind,
+            Kind::Whole(..) | Kind::Number(..) | Kind::Positive | Kind::Word(..)
+        );
+        is_one && !member.synonyms.is_empty()
+    });
+    let lines = rows.map(|(_, member, flag)| {
+        format!(
+            "{} = --{} %\n",
+            member.synonyms.replace('_', "-"),
+            flag.name
+        )
+    });
+    include_str!("hints.txt").to_owned() + &lines.collect::<String>()
+});
 
 /// What follows the names in the row of a flag.
 fn row(flag: &str, separator: &str) -> Option<&'static str> {

@@ -404,9 +404,17 @@ fn single(request: &Request) -> Result<&Variant, EngineError> {
             "a recorder trains in one process on one GPU: leave out `parallel` and `world_size`";
         return refuse("/training/parallel", problem.to_owned());
     }
-    if variant.decay_copies_gradients() || variant.label_smoothing.is_some() {
-        let problem = "a recorder trains without weight decay and label smoothing; leave them out";
-        return refuse("/training", problem.to_owned());
+    // Other decay takes no memory.
+    let copied = (variant.weight_decay).filter(|_| variant.decay_copies_gradients());
+    let asked = json!(Variant {
+        weight_decay: copied,
+        ..variant.clone()
+    });
+    let is_sent = |name: &str| SENT.contains(&name) || ["accumulation", "mode"].contains(&name);
+    let mut names = asked.as_object().into_iter().flat_map(Map::keys);
+    if let Some(name) = names.find(|name| !is_sent(name)) {
+        let problem = format!("a recorder trains without {name}; leave it out");
+        return refuse(&format!("/training/{name}"), problem);
     }
     match variant.mode {
         Mode::Train => Ok(variant),
@@ -417,15 +425,21 @@ fn single(request: &Request) -> Result<&Variant, EngineError> {
     }
 }
 
+/// The members of `training` that a recorder is sent.
+const SENT: [&str; 5] = [
+    "precision",
+    "optimizer",
+    "optimizer_impl",
+    "checkpointing",
+    "clip_grad_norm",
+];
+
 /// How the recorder is to train.
 fn training(variant: &Variant) -> Value {
-    json!({
-        "precision": variant.precision.name(),
-        "optimizer": variant.optimizer.name(),
-        "optimizer_impl": variant.optimizer_impl.name(),
-        "checkpointing": variant.checkpointing,
-        "clip_grad_norm": variant.clip_grad_norm.map(f64::from),
-    })
+    let all = json!(variant);
+    SENT.map(|name| (name, all[name].clone()))
+        .into_iter()
+        .collect()
 }
 
 /// Waits until no other process of batchfit's uses the GPU. Where batchfit itself finds none, the recorder has the word.
@@ -456,5 +470,27 @@ fn in_our_words(error: WorkerError, request: &Request) -> EngineError {
             detail,
         } => EngineError::Invalid(RequestError::at("/model", detail)),
         other => translated(other, &request.device.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recorder_is_asked_for_what_it_is_sent_alone() {
+        let refused = |training: Value| {
+            let model = json!({ "preset": "resnet18" });
+            let document = json!({ "model": model, "training": training });
+            let request = Request::parse(RequestDocument::from(document)).unwrap();
+            single(&request).err().map(|error| error.to_string())
+        };
+        let known = json!({ "accumulation": 2, "clip_grad_norm": 1.0, "weight_decay": 0.1 });
+
+        assert_eq!(refused(known), None);
+        let told = refused(json!({ "label_smoothing": 0.1 })).unwrap();
+        assert!(told.contains("trains without label_smoothing;"), "{told}");
+        let told = refused(json!({ "optimizer": "sgd", "weight_decay": 0.1 })).unwrap();
+        assert!(told.contains("trains without weight_decay;"), "{told}");
     }
 }

@@ -61,6 +61,8 @@ pub struct Member {
     pub synonyms: &'static str,
     /// The only strategy that has it.
     pub strategy: Option<&'static str>,
+    /// Whether inference has none.
+    pub trains: bool,
 }
 
 /// What a member takes.
@@ -195,6 +197,7 @@ impl Member {
             flag: None,
             synonyms: "",
             strategy: None,
+            trains: false,
         }
     }
 
@@ -230,6 +233,12 @@ impl Member {
     const fn of(self, strategy: &'static str) -> Member {
         let strategy = Some(strategy);
         Member { strategy, ..self }
+    }
+
+    /// Inference has none.
+    const fn trains(self) -> Member {
+        let trains = true;
+        Member { trains, ..self }
     }
 
     /// The flag with which the command line sets it. One without a value means `true`.
@@ -290,5 +299,32 @@ batchfit_step::listed! {
         Interactive = "interactive",
         /// No client waits.
         Batch = "batch",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs};
+
+    use super::{Kind, TRAINING};
+
+    /// `INSTA_UPDATE=always` writes the list, as it does with snapshots.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "as insta reads it")]
+    fn the_page_about_requests_lists_the_rows_of_training() {
+        const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/requests.md");
+        let rows = TRAINING.members.iter();
+        let rows = rows.filter(|row| !matches!(row.kind, Kind::Object(_)));
+        let lines = rows.map(|row| format!("- `{}`: {}\n", row.name, row.doc.replace('\n', " ")));
+        let list: String = lines.collect();
+        let page = fs::read_to_string(PAGE).unwrap();
+        let (before, rest) = page.split_once("## `training`\n\n").unwrap();
+        let (listed, after) = rest.split_at(rest.find("- `parallel`").unwrap());
+
+        if env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+            fs::write(PAGE, format!("{before}## `training`\n\n{list}{after}")).unwrap();
+        } else {
+            assert_eq!(listed, list);
+        }
     }
 }

@@ -14,30 +14,30 @@ pub static TRAINING: Object = Object {
     schema: "Training",
     doc: "How the model is trained. Precision, optimizer and checkpointing may be lists: every combination is\nthen a variant.",
     members: &[
-        Member::new("precision", Kind::Words(names::<Precision>), "`fp32` (default), `amp_fp16`, `amp_bf16`, `bf16` or `fp16`.")
+        Member::new("precision", Kind::Words(names::<Precision>), "`fp32` (default), `amp_fp16` or `amp_bf16` (autocast), `bf16` or `fp16` (parameters in half precision).")
             .flag(Training, "precision", "TYPE,..", "fp32 (default), amp_fp16, amp_bf16, bf16 or fp16")
             .also("mixed_precision dtype torch_dtype autocast_dtype"),
         Member::new("optimizer", Kind::Words(names::<Optimizer>), "`sgd`, `sgd_momentum`, `adam` or `adamw` (default); `adamw_8bit` and `paged_adamw_8bit` of bitsandbytes,\n`adamw_bnb_8bit` as transformers' Trainer makes it, `adamw_8bit_torchao`; `adafactor` (`torch.optim`'s) or `adafactor_transformers`.")
-            .flag(Training, "optimizer", "NAME,..", "adamw (default), adam, sgd, sgd_momentum, adafactor, ..")
+            .trains().flag(Training, "optimizer", "NAME,..", "adamw (default), adam, sgd, sgd_momentum, adafactor, ..")
             .also("optim opt optimizer_name optimizer_type"),
         Member::word::<OptimizerImpl>("optimizer_impl", "optimizer implementation", "`foreach` (default), `fused` or `for_loop`, for those optimizers that have it; `adafactor` is `for_loop` unless told otherwise.").example("\"foreach\"")
-            .flag(Training, "optimizer-impl", "KIND", "foreach (default), fused or for_loop"),
-        Member::new("checkpointing", Kind::Words(|| vec!["none", "per_block"]), "`none` (default), `per_block` or `{\"modules\": [globs]}`.")
+            .trains().flag(Training, "optimizer-impl", "KIND", "foreach (default), fused or for_loop"),
+        Member::new("checkpointing", Kind::Words(|| vec!["none", "per_block"]), "`none` (default), `per_block` or `{\"modules\": [\"layer*.*\"]}`: activation checkpointing.")
             .flag(Training, "checkpoint", "KIND,..", "What is recomputed: none (default), per_block or modules:GLOB+..")
             .also("gradient_checkpointing activation_checkpointing grad_checkpointing use_checkpoint checkpoint checkpoints remat recompute"),
-        Member::whole("accumulation", 1, Variant::MOST_ACCUMULATION, "Micro-steps for each optimizer step; 1 by default.")
-            .flag(Training, "accumulation", "N", "Accumulation steps for each optimizer step; --target finds them")
-            .also("gradient_accumulation_steps gradient_accumulation accumulate_grad_batches accumulation_steps grad_accumulation grad_accum grad_accum_steps"),
+        Member::whole("accumulation", 1, Variant::MOST_ACCUMULATION, "Micro-steps for each optimizer step (gradient accumulation); 1 by default.").example("4")
+            .trains().flag(Training, "accumulation", "N", "Accumulation steps for each optimizer step; --target finds them")
+            .also("gradient_accumulation_steps gradient_accumulation accumulate_grad_batches accumulation_steps grad_accumulation grad_accum grad_accum_steps update_freq iters_to_accumulate"),
         Member::word::<Mode>("mode", "mode", "`train` (default) or `inference`.").example("\"train\"")
             .flag(Training, "mode", "MODE", "train (default) or inference"),
         Member::new("clip_grad_norm", Kind::Positive, "Clip gradients to this norm before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).").example("1.0")
-            .flag(Training, "clip-grad-norm", "NORM", "The norm to which gradients are clipped")
+            .trains().flag(Training, "clip-grad-norm", "NORM", "The norm to which gradients are clipped")
             .also("max_grad_norm gradient_clip_val gradient_clipping clip_grad clip_norm grad_clip"),
-        Member::new("weight_decay", Kind::Number(0.0, 1e9), "The optimizer's `weight_decay`; by default its own. That of SGD and Adam copies the gradients.").example("1e-4")
-            .flag(Training, "weight-decay", "RATE", "The optimizer's weight_decay: SGD's and Adam's copies gradients").alias("wd").hidden()
+        Member::new("weight_decay", Kind::Number(0.0, 1e9), "The optimizer's `weight_decay`; by default its own. That of SGD and Adam copies the gradients unless they\nare `fused`.").example("1e-4")
+            .trains().flag(Training, "weight-decay", "RATE", "The optimizer's weight_decay: SGD's and Adam's copies gradients").alias("wd").hidden()
             .also("wd weightdecay l2 l2_reg"),
-        Member::new("label_smoothing", Kind::Number(0.0, 1.0), "`label_smoothing` of the loss, where it is `cross_entropy`.").example("0.1")
-            .flag(Training, "label-smoothing", "SHARE", "cross_entropy's label_smoothing").hidden()
+        Member::new("label_smoothing", Kind::Number(0.0, 1.0), "`label_smoothing` of the loss, where it is `cross_entropy`. Models of transformers have it from code of the Trainer, which is\nnot simulated.").example("0.1")
+            .trains().flag(Training, "label-smoothing", "SHARE", "cross_entropy's label_smoothing").hidden()
             .also("smoothing label_smooth label_smoothing_factor"),
         Member::new("parallel", Kind::Object(&PARALLEL), "").also("strategy distributed ddp fsdp deepspeed zero_stage"),
     ],

@@ -7,6 +7,7 @@ mod suggestions;
 mod variants;
 
 pub use setup::ShownRequest;
+pub(crate) use setup::given_options;
 
 use std::fmt::Write as _;
 

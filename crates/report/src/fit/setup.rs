@@ -1,10 +1,11 @@
 //! How an answer trains: what was asked for, and what was assumed.
 
-use batchfit_fit::model::{Checkpointing, Mode, Norm, assumed_tokens_of, preset};
+use batchfit_fit::model::members::{Kind, TRAINING};
+use batchfit_fit::model::{Checkpointing, Mode, Variant, assumed_tokens_of, preset};
 use batchfit_fit::{FitResult, VariantResult};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, json};
 
 /// A request as it is stored and shown, as far as reports name what it says.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -170,10 +171,9 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
     );
     let accumulation = said.accumulation.map(|_| training.accumulation.to_string());
     tell(accumulation, "accumulation ", "");
-    let norm = |norm: Option<Norm>| norm.map(|norm| f64::from(norm).to_string());
-    tell(norm(training.clip_grad_norm), "clipping to ", "");
-    tell(norm(training.weight_decay), "weight decay ", "");
-    tell(norm(training.label_smoothing), "label smoothing ", "");
+    for (name, value) in given_options(training) {
+        tell(Some(plain(&value)), &(name.replace('_', " ") + " "), "");
+    }
     tell(request.allocator.clone(), "allocator ", "");
     if let Some(strategy) = training.parallel.name() {
         // Of several variants each has its own.
@@ -197,11 +197,24 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
     format!("{given}assumed: {}", assumed.join(", "))
 }
 
-/// A value without quotes.
+/// The members of `training` that are there only where a request has them, such as `clip_grad_norm`.
+pub(crate) fn given_options(training: &Variant) -> Vec<(&'static str, Value)> {
+    let (asked, usual) = (json!(training), json!(Variant::default()));
+    let rows = TRAINING
+        .members
+        .iter()
+        .filter(|row| usual.get(row.name).is_none() && !matches!(row.kind, Kind::Object(_)));
+    rows.filter_map(|row| Some((row.name, asked.get(row.name)?.clone())))
+        .collect()
+}
+
+/// A value without quotes, and `1` for `1.0`.
 fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
+    }
 }
 
 /// What something is given besides its name and its ranks.

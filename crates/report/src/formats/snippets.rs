@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Answer;
-use crate::fit::shown_name;
+use crate::fit::{given_options, shown_name};
 use batchfit_fit::model::{
     Checkpointing, CommHook, Ddp, OptimizerImpl, Parallel, Precision, Variant, is_of_transformers,
 };
@@ -183,8 +183,6 @@ fn placeholders(answer: &Answer) -> Placeholders {
         Checkpointing::Modules(globs) => Some(pattern(globs, "")),
         Checkpointing::None | Checkpointing::PerBlock => None,
     };
-    let clip = variant.clip_grad_norm.map(f64::from);
-    let decay = variant.weight_decay.map(f64::from);
     placeholders.extend([
         ("own", is(of_transformers || model.hf.is_some())),
         ("lightning", text(lightning)),
@@ -210,9 +208,9 @@ fn placeholders(answer: &Answer) -> Placeholders {
         ("class", text(class)),
         ("arguments", Some(arguments)),
         ("optim", optim.map(str::to_owned)),
-        ("clip", clip.map(|norm| format!("{norm:?}"))),
-        ("decay", decay.map(|decay| format!("{decay:?}"))),
     ]);
+    let given = given_options(&variant).into_iter();
+    placeholders.extend(given.map(|(name, value)| (name, Some(literal(&value)))));
     match &variant.parallel {
         Parallel::None => placeholders.push(("alone", is(true))),
         Parallel::Ddp(ddp) | Parallel::Zero1(ddp) => {

@@ -118,7 +118,10 @@ pub(super) fn read(
         return Err(RequestError::at(fields.at("strategy"), problem));
     }
     own_fields_alone(&fields, &strategies)?;
-    let ddp = ddp(&fields, world_size)?;
+    let ddp = Ddp {
+        world_size,
+        ..fields.read_into()?
+    };
     let sharded = fully_shard(&fields, world_size)?;
     let mut parallels = Vec::new();
     for strategy in strategies {
@@ -253,7 +256,6 @@ fn own_fields_alone(fields: &Fields<'_>, strategies: &[Strategy]) -> Result<(), 
 
 /// `fully_shard` with each of the settings asked for: resharding may be a list.
 fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, RequestError> {
-    let usual = FullyShard::default();
     let reshard = |value: &Value, pointer: &str| match value {
         Value::Bool(flag) => Ok(Some(*flag)),
         Value::Number(_) => Err(wrong(
@@ -272,11 +274,7 @@ fn fully_shard(fields: &Fields<'_>, world_size: u64) -> Result<Vec<FullyShard>, 
         world_size,
         units: globs(fields, "units")?,
         mixed_precision: mixed_precision(fields)?,
-        cpu_offload: fields.read("cpu_offload")?.unwrap_or(usual.cpu_offload),
-        sync_every_micro_step: fields
-            .read("sync_every_micro_step")?
-            .unwrap_or(usual.sync_every_micro_step),
-        ..usual
+        ..fields.read_into()?
     };
     let with = |reshard: Option<bool>| FullyShard {
         reshard_after_forward: reshard.unwrap_or(sharded.reshard_after_forward),
@@ -293,22 +291,5 @@ fn mixed_precision(fields: &Fields<'_>) -> Result<MixedPrecision, RequestError> 
         param_dtype: fields.read("param_dtype")?,
         reduce_dtype: fields.read("reduce_dtype")?,
         output_dtype: fields.read("output_dtype")?,
-    })
-}
-
-fn ddp(fields: &Fields<'_>, world_size: u64) -> Result<Ddp, RequestError> {
-    let usual = Ddp::default();
-    let flag =
-        |field: &str, usual: bool| Ok::<_, RequestError>(fields.read(field)?.unwrap_or(usual));
-    let cap: Option<u64> = fields.read("bucket_cap_mb")?;
-    Ok(Ddp {
-        world_size,
-        gradient_as_bucket_view: flag("gradient_as_bucket_view", usual.gradient_as_bucket_view)?,
-        static_graph: flag("static_graph", usual.static_graph)?,
-        find_unused_parameters: flag("find_unused_parameters", usual.find_unused_parameters)?,
-        broadcast_buffers: flag("broadcast_buffers", usual.broadcast_buffers)?,
-        bucket_cap_mb: cap.and_then(|cap| u32::try_from(cap).ok()),
-        sync_every_micro_step: flag("sync_every_micro_step", usual.sync_every_micro_step)?,
-        comm_hook: fields.read("comm_hook")?,
     })
 }

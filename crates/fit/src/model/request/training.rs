@@ -5,9 +5,7 @@ use serde_json::Value;
 use super::parallel;
 use batchfit_models::members::{Choice, TRAINING};
 use batchfit_models::{Fields, RequestError, choice, wrong};
-use batchfit_step::{
-    Checkpointing, Mode, Norm, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
-};
+use batchfit_step::{Checkpointing, Mode, Optimizer, OptimizerImpl, Parallel, Precision, Variant};
 
 /// Most choices in one list.
 const MOST_CHOICES: usize = 16;
@@ -28,11 +26,19 @@ pub(super) fn variants(
     let empty = Value::Object(serde_json::Map::new());
     let value = request.get("training").unwrap_or(&empty);
     let fields = Fields::of_object(value, &request.at("training"), &TRAINING)?;
-    let mode = fields.read("mode")?.unwrap_or_default();
-    if mode == Mode::Inference {
-        inference_alone(&fields)?;
+    let mut shared: Variant = fields.read_into()?;
+    shared
+        .label_smoothing
+        .take_if(|share| f64::from(*share) == 0.0);
+    let mode = shared.mode;
+    if let Some(field) = fields
+        .of_training()
+        .next()
+        .filter(|_| mode == Mode::Inference)
+    {
+        let problem = format!("inference takes no {field}; leave it out, or set mode to \"train\"");
+        return Err(RequestError::at(fields.at(field), problem));
     }
-    let accumulation: u64 = fields.read("accumulation")?.unwrap_or(1);
     let optimizer_impl: Option<OptimizerImpl> = fields.read("optimizer_impl")?;
     let optimizer_impl = optimizer_impl.or_else(|| fields.implied("optimizer", "optimizer_impl"));
     let precisions: Vec<Precision> = one_or_more(&fields, "precision")?;
@@ -45,12 +51,6 @@ pub(super) fn variants(
             "inference saves nothing for a backward pass, so there is nothing to checkpoint",
         ));
     }
-    let number = |field| -> Result<Option<Norm>, RequestError> {
-        Ok(fields.read(field)?.map(|number: f64| Norm::from(number)))
-    };
-    let clip_grad_norm = number("clip_grad_norm")?;
-    let weight_decay = number("weight_decay")?;
-    let label_smoothing = number("label_smoothing")?.filter(|share| f64::from(*share) > 0.0);
     let (parallels, world_size) =
         parallel::read(request, &fields, mode == Mode::Train, ranks_of_machines)?;
     sharded(&fields, &optimizers, &parallels)?;
@@ -69,17 +69,12 @@ pub(super) fn variants(
             let optimizer_impl = implementation_of(*optimizer, optimizer_impl);
             for checkpointing in &checkpointings {
                 variants.extend(parallels.iter().map(|parallel| Variant {
-                    recorded: false,
                     precision: *precision,
                     optimizer: *optimizer,
                     optimizer_impl,
                     checkpointing: checkpointing.clone(),
-                    accumulation: u32::try_from(accumulation).unwrap_or(u32::MAX),
-                    mode,
-                    clip_grad_norm,
-                    weight_decay,
-                    label_smoothing,
                     parallel: parallel.clone(),
+                    ..shared.clone()
                 }));
             }
         }
@@ -147,27 +142,6 @@ fn sharded(
             );
             Err(RequestError::at(fields.at("optimizer"), problem))
         }
-    }
-}
-
-/// Refuses what only makes sense in training.
-fn inference_alone(fields: &Fields<'_>) -> Result<(), RequestError> {
-    match [
-        "optimizer",
-        "optimizer_impl",
-        "accumulation",
-        "clip_grad_norm",
-        "weight_decay",
-        "label_smoothing",
-    ]
-    .into_iter()
-    .find(|field| fields.get(field).is_some())
-    {
-        None => Ok(()),
-        Some(field) => Err(RequestError::at(
-            fields.at(field),
-            format!("inference takes no {field}; leave it out, or set mode to \"train\""),
-        )),
     }
 }
 

@@ -15,32 +15,17 @@ fn problem(symbols: &mut Symbols, text: &str) -> String {
     }
 }
 
+/// The rows of a table, where `S` is a symbol.
+fn rows(table: &'static str) -> impl Iterator<Item = (String, String)> {
+    let symbol = |text: &str| text.replace('S', "Symbol('s0', positive=True, integer=True)");
+    let rows = table.lines().filter_map(|row| row.split_once(" => "));
+    rows.map(move |(left, right)| (symbol(left), symbol(right)))
+}
+
 #[test]
 fn products_sums_and_steps_of_one_symbol_are_extents() {
     let mut symbols = Symbols::default();
-    let b = "Symbol('s77', positive=True, integer=True)";
-    for (text, expected) in [
-        (b.to_owned(), "b"),
-        (format!("Mul(Integer(1024), {b})"), "1024b"),
-        (format!("Add(Mul(Integer(2), {b}), Integer(3))"), "2b+3"),
-        (format!("Add({b}, Integer(-1))"), "b-1"),
-        (format!("Mul({b}, {b})"), "b²"),
-        (format!("Mul(Integer(3), Pow({b}, Integer(2)))"), "3b²"),
-        (
-            format!("FloorDiv(Add({b}, Integer(1)), Integer(2))"),
-            "-⌊b/2⌋+b",
-        ),
-        (format!("FloorDiv(Mul(Integer(6), {b}), Integer(2))"), "3b"),
-        (
-            format!("Mul(Integer(2), FloorDiv({b}, Integer(2)))"),
-            "2⌊b/2⌋",
-        ),
-        (format!("Max(Integer(7), {b})"), "max(b-7,0)+7"),
-        (format!("Max(Integer(1), {b})"), "b"),
-        (format!("Mod({b}, Integer(3))"), "-3⌊b/3⌋+b"),
-        (format!("CeilToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b+3/4⌋"),
-        (format!("TruncToInt(IntTrueDiv({b}, Integer(4)))"), "⌊b/4⌋"),
-    ] {
+    for (text, expected) in rows(include_str!("extents.txt")) {
         let extent = read(&mut symbols, &text).unwrap();
         assert_eq!(
             extent.replace(['(', ')'], ""),
@@ -53,41 +38,7 @@ fn products_sums_and_steps_of_one_symbol_are_extents() {
 #[test]
 fn what_python_writes_is_read_like_what_sympy_does() {
     let mut symbols = Symbols::default();
-    let s = "Symbol('s0', integer=True)";
-    for (python, sympy) in [
-        ("s0".to_owned(), s.to_owned()),
-        (
-            "((s0)+1)//2".to_owned(),
-            format!("FloorDiv(Add({s}, Integer(1)), Integer(2))"),
-        ),
-        (
-            " 3*s0 ** 2 - 4 ".to_owned(),
-            format!("Add(Mul(Integer(3), Pow({s}, Integer(2))), Integer(-4))"),
-        ),
-        (
-            "-2 + s0*s0 - -s0 % 3".to_owned(),
-            format!(
-                "Add(Integer(-2), Mul({s}, {s}), Mul(Integer(-1), Mod(Mul(Integer(-1), {s}), Integer(3))))"
-            ),
-        ),
-        (
-            "Max(1, (s0 // 2))*8".to_owned(),
-            format!("Mul(Max(Integer(1), FloorDiv({s}, Integer(2))), Integer(8))"),
-        ),
-        (
-            format!("({s} + Integer(1))"),
-            format!("Add({s}, Integer(1))"),
-        ),
-        ("2**2*s0".to_owned(), format!("Mul(Integer(4), {s})")),
-        (
-            "2**5*s0 + (-2)**5".to_owned(),
-            format!("Add(Mul(Integer(32), {s}), Integer(-32))"),
-        ),
-        (
-            "CeilDiv(s0, 4)".to_owned(),
-            format!("CeilToInt(IntTrueDiv({s}, Integer(4)))"),
-        ),
-    ] {
+    for (python, sympy) in rows(include_str!("python.txt")) {
         let expected = read(&mut symbols, &sympy).unwrap();
         assert_eq!(read(&mut symbols, &python), Ok(expected), "{python}");
     }
