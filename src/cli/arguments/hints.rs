@@ -16,6 +16,9 @@ const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
 /// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing; or names ` | ` what to do.
 const HINTS: &str = include_str!("hints.txt");
 
+/// Flags that take a value and are typed without one, and what they mean then: torchvision's and timm's `--amp` is float16.
+const BARE: [(&str, &str); 2] = [("--amp", "fp16"), ("--checkpoint", "per_block")];
+
 /// What follows the names in the row of a flag.
 fn row(flag: &str, separator: &str) -> Option<&'static str> {
     let name = flag.split('=').next()?.trim_start_matches('-');
@@ -122,17 +125,16 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    // torchvision's and timm's `--amp` takes no value and means float16.
-    let is_bare = error.kind() == ErrorKind::InvalidValue && flag.starts_with("--amp ");
-    if let Some(at) = typed
+    let bare = BARE
         .iter()
-        .position(|one| one == "--amp")
-        .filter(|_| is_bare)
+        .find(|(own, _)| flag.split(' ').next() == Some(own));
+    if let Some((own, usual)) = bare.filter(|_| error.kind() == ErrorKind::InvalidValue)
+        && let Some(at) = typed.iter().position(|one| one == own)
         && text(at + 1).is_none_or(|next| next.starts_with('-'))
     {
         let mut words = typed.to_vec();
-        words.insert(at + 1, "fp16".into());
-        return Some((words, "--amp is taken as `--amp fp16`".to_owned()));
+        words.insert(at + 1, usual.into());
+        return Some((words, format!("{own} is taken as `{own} {usual}`")));
     }
     let (command, kind) = (text(1)?, error.kind());
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
@@ -319,7 +321,8 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 });
             }
             if !ASKING.contains(&command) {
-                return None;
+                let asked = question("fit", &typed[2..])?;
+                return Some(format!("{command} takes no model; write `{asked}`"));
             }
             let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
             let is_near = |near: &String| is_misspelt(&flag, near);
