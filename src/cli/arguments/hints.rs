@@ -35,6 +35,9 @@ static HINTS: LazyLock<String> = LazyLock::new(|| {
     include_str!("hints.txt").to_owned() + &lines.collect::<String>()
 });
 
+/// Flags that take a value and are typed without one, and what they mean then: torchvision's and timm's `--amp` is float16.
+const BARE: [(&str, &str); 2] = [("--amp", "fp16"), ("--checkpoint", "per_block")];
+
 /// What follows the names in the row of a flag.
 fn row(flag: &str, separator: &str) -> Option<&'static str> {
     let name = flag.split('=').next()?.trim_start_matches('-');
@@ -141,17 +144,16 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    // torchvision's and timm's `--amp` takes no value and means float16.
-    let is_bare = error.kind() == ErrorKind::InvalidValue && flag.starts_with("--amp ");
-    if let Some(at) = typed
+    let bare = BARE
         .iter()
-        .position(|one| one == "--amp")
-        .filter(|_| is_bare)
+        .find(|(own, _)| flag.split(' ').next() == Some(own));
+    if let Some((own, usual)) = bare.filter(|_| error.kind() == ErrorKind::InvalidValue)
+        && let Some(at) = typed.iter().position(|one| one == own)
         && text(at + 1).is_none_or(|next| next.starts_with('-'))
     {
         let mut words = typed.to_vec();
-        words.insert(at + 1, "fp16".into());
-        return Some((words, "--amp is taken as `--amp fp16`".to_owned()));
+        words.insert(at + 1, usual.into());
+        return Some((words, format!("{own} is taken as `{own} {usual}`")));
     }
     let (command, kind) = (text(1)?, error.kind());
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
@@ -338,7 +340,8 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 });
             }
             if !ASKING.contains(&command) {
-                return None;
+                let asked = question("fit", &typed[2..])?;
+                return Some(format!("{command} takes no model; write `{asked}`"));
             }
             let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
             let is_near = |near: &String| is_misspelt(&flag, near);

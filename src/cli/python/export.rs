@@ -45,7 +45,9 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
         parts.is_some_and(|(module, build)| {
             !name.contains("://")
                 && !module.is_empty()
+                // `llama3.1:8b` is a model of Ollama's.
                 && !build.is_empty()
+                && !build.starts_with(|c: char| c.is_ascii_digit())
                 && !Path::new(name).exists()
         })
     };

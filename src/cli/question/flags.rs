@@ -53,6 +53,14 @@ pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, Cli
         let flag = format!("--with {name}");
         given.push(FlagValue::new(&flag, &["model", name], value));
     }
+    // A number is the rank of an adapter, whatever `--lora` alone is taken as.
+    let is_rank = |one: &FlagValue| one.flag == "--rank" && whole_of(&one.value).is_some();
+    if let Some(at) = given.iter().position(is_rank) {
+        let rank = whole_of(&given.remove(at).value);
+        given.retain(|one| one.flag != "--with lora");
+        let lora = serde_json::json!({ "r": rank });
+        given.push(FlagValue::new("--rank", &["model", "lora"], lora));
+    }
     let amp = choices("--amp", own.amp.as_deref(), |kind| {
         Value::from(format!("amp_{kind}"))
     })?;
@@ -106,7 +114,7 @@ fn value(flag: &str, given: &MemberFlag, place: &mut [&str]) -> Result<Option<Va
         }
         ("checkpointing", _) => return choices(flag, Some(text), checkpointing),
         ("suggest", _) if text == "true" => Value::Bool(true),
-        ("suggest", _) | (_, Kind::Whole(..)) => whole(text),
+        ("suggest", _) | (_, Kind::Whole(..)) => whole(&thousands(text)),
         (_, Kind::Number(..) | Kind::Positive) => decimal(text),
         (_, Kind::Words(_)) => return choices(flag, Some(text), word),
         (_, Kind::Bools) => return choices(flag, Some(text), truth),
@@ -293,7 +301,12 @@ fn checkpointing(text: &str) -> Value {
     }
 }
 
-/// With `8k` written out, which is 8,192 tokens.
+/// A whole number that stayed text.
+fn whole_of(value: &Value) -> Option<u64> {
+    value.as_str()?.parse().ok()
+}
+
+/// With `8k` written out, which is 8,192, of tokens or samples.
 fn thousands(text: &str) -> String {
     let separators = |of: char| ",-: ".contains(of);
     let written_out = |part: &str| {
@@ -323,9 +336,15 @@ fn plain(text: &str) -> Value {
     }
 }
 
+/// A number, or a percentage as one.
 fn decimal(text: &str) -> Value {
-    match text.trim().parse::<f64>() {
-        Ok(number) if number.is_finite() => Value::from(number),
+    let text = text.trim();
+    let (number, of) = match text.strip_suffix('%') {
+        Some(percent) => (percent, 100.0),
+        None => (text, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number.is_finite() => Value::from(number / of),
         // JSON has no such number: it stays the text that it is refused for.
         Ok(_) | Err(_) => Value::from(text),
     }
@@ -333,6 +352,9 @@ fn decimal(text: &str) -> Value {
 
 /// An amount of memory. A plain number below 1,024 is one of GiB, and a note says so.
 pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
+    if text.ends_with('%') {
+        return decimal(text).to_string();
+    }
     let number: Result<f64, _> = text.trim().parse();
     let is_fraction = |number: f64| number <= 1.0 && text.contains('.');
     match number {
@@ -345,11 +367,14 @@ pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
     }
 }
 
-/// One number for both sides, or height and width.
+/// One number for both sides, or height and width, with the usual three channels before or behind them.
 fn sides(text: &str) -> Value {
-    match text.split_once(['x', 'X', '×']) {
-        None => whole(text),
-        Some((height, width)) => Value::Array(vec![whole(height), whole(width)]),
+    let parts: Vec<&str> = text.split(['x', 'X', '×']).collect();
+    match *parts {
+        [height, width] | ["3", height, width] | [height, width, "3"] => {
+            Value::Array(vec![whole(height), whole(width)])
+        }
+        _ => whole(text),
     }
 }
 

@@ -18,6 +18,15 @@ use crate::model::{RequestError, exported, of_family, preset, presets};
 /// Extensions of files that are read: what ends so is a file, whether it is there or not.
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 
+/// What stands before names: the address of a model's page, and where code has it.
+const PLACES: [&str; 5] = [
+    "https://huggingface.co/",
+    "huggingface.co/",
+    "hf.co/",
+    "hf://",
+    "torchvision.models.",
+];
+
 /// Extensions of files of weights.
 const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
@@ -87,12 +96,13 @@ pub(super) fn find(what: &Path) -> Result<Input, CliError> {
         return detect_source("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
-    // The address of a model's page.
-    if let Some(page) = name.strip_prefix("https://huggingface.co/") {
+    let page = PLACES.iter().find_map(|place| name.strip_prefix(place));
+    if let Some(page) = page.filter(|page| !page.is_empty()) {
         let id: Vec<&str> = page.split(['/', '?']).take(2).collect();
         return find(Path::new(&id.join("/")));
     }
-    let preset = preset(name).map(|preset| preset.name);
+    // Ollama writes `llama3.1:8b`.
+    let preset = preset(&name.replace(':', "-")).map(|preset| preset.name);
     if let Some(problem) = script(what) {
         return Err(CliError::named(
             &shorten(&what.display().to_string()),

@@ -137,9 +137,13 @@ fn without_gpu(arguments: &Run, session: &Session, ending: Ending) -> Outcome {
             Outcome::DeviceTrouble
         }
         Ending::Interrupted | Ending::TookTooLong | Ending::Exit(_) | Ending::Signal(_) => {
-            output::error(
-                "the command failed before it used the GPU; what it says itself is above",
-            );
+            let how = match ending {
+                Ending::Signal(signal) => format!("was ended by signal {signal}"),
+                Ending::TookTooLong => "took too long".to_owned(),
+                Ending::Interrupted => "was interrupted".to_owned(),
+                _ => "failed".to_owned(),
+            };
+            output::error(&format!("the command {how} before it used the GPU"));
             of_command(ending)
         }
     }

@@ -105,8 +105,8 @@ impl Training {
         Err(RequestError::at(
             at,
             format!(
-                "adapters are built for causal language models, not for {class}; `batchfit export`, of batchfit's \
-                 Python client, writes the graph of any model that PEFT has adapted"
+                "adapters are built for causal language models, not for {class}; `batchfit fit my.py:build` asks about any \
+                 model that PEFT has adapted in a function of yours, and `batchfit run --on CARD -- python train.py` runs your script"
             ),
         ))
     }

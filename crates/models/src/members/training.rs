@@ -27,7 +27,7 @@ pub static TRAINING: Object = Object {
             .also("gradient_checkpointing activation_checkpointing grad_checkpointing use_checkpoint checkpoint checkpoints remat recompute"),
         Member::whole("accumulation", 1, Variant::MOST_ACCUMULATION, "Micro-steps for each optimizer step (gradient accumulation); 1 by default.").example("4")
             .trains().flag(Training, "accumulation", "N", "Accumulation steps for each optimizer step; --target finds them")
-            .also("gradient_accumulation_steps gradient_accumulation accumulate_grad_batches accumulation_steps grad_accumulation grad_accum grad_accum_steps update_freq iters_to_accumulate"),
+            .also("gradient_accumulation_steps gradient_accumulation accumulate_grad_batches accumulation_steps grad_accumulation grad_accum grad_accum_steps grad_acc accum accum_steps accum_iter update_freq iters_to_accumulate"),
         Member::word::<Mode>("mode", "mode", "`train` (default) or `inference`.").example("\"train\"")
             .flag(Training, "mode", "MODE", "train (default) or inference"),
         Member::new("clip_grad_norm", Kind::Positive, "Clip gradients to this norm before each step of the optimizer (`torch.nn.utils.clip_grad_norm_`).").example("1.0")

@@ -20,7 +20,7 @@ const NOT_MODELLED: ValueSynonym = Other(
 
 /// Other spellings, without underscores, that mean exactly the same: they are taken, all others are suggested.
 pub(super) const SAME: &str = "\
-    float32 32 32true fp32true torchfloat32 16mixed fp16mixed ampfloat16 bf16mixed ampbfloat16 float16 half 16true fp16true \
+    float32 32 32true fp32true torchfloat32 16mixed fp16mixed ampfloat16 mixed mixedprecision mixedfp16 amp bf16mixed ampbfloat16 mixedbf16 float16 half 16true fp16true \
     torchfloat16 bfloat16 bf16true torchbfloat16 adamw adamwtorch adamwtorchfused adam adamtorch sgd sgdtorch adamw8bit pagedadamw8bit \
     adamwtorch8bit adafactor";
 

@@ -133,7 +133,11 @@ pub(super) fn line(result: &FitResult, request: &ShownRequest) -> String {
         put(said.checkpointing.is_some(), checkpointing);
     }
     for (size, unit) in [("seq_len", "tokens"), ("image_size", "images")] {
-        if let Some(value) = model.size(size).filter(|_| result.lengths.is_none()) {
+        let generates = request.generation.is_some() && training.mode == Mode::Inference;
+        if let Some(value) = model
+            .size(size)
+            .filter(|_| result.lengths.is_none() && !generates)
+        {
             let sides = value.as_array().map(|sides| {
                 sides
                     .iter()

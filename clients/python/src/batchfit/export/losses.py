@@ -70,9 +70,10 @@ def with_loss(model: torch.nn.Module, loss: Loss, names: Iterable[str]) -> WithL
     if isinstance(loss, str):
         if loss == "model":
             return WithLoss(model, _own_loss, names)
-        if loss not in _CRITERIA:
+        criterion = _CRITERIA.get(named(loss))
+        if criterion is None:
             raise ExportError(f"unknown loss {loss!r}; known are {', '.join(NAMES)}")
-        return WithLoss(model, _scored_by(_CRITERIA[loss]), names)
+        return WithLoss(model, _scored_by(criterion), names)
     if isinstance(loss, torch.nn.Module):
         # Its forward, not the module: a criterion is no part of the model.
         return WithLoss(model, _scored_by(loss.forward), names)

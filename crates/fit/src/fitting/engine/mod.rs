@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError, SearchMode, Workload};
-use crate::probe::{Detail, ProbeReport};
+use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::search::MAX_BATCH;
 use crate::validate::{Purpose, resolve};
 use crate::worker::{Deadlines, RecorderCommand};
@@ -26,6 +26,7 @@ use super::isolated::fit_isolated;
 use super::memory_budget::MemoryBudget;
 use super::probing::gpu::GpuProber;
 use super::probing::runner::{Observer, Runner as _, StepTime};
+use super::probing::simulator::Simulator;
 use super::recommendation::notes::restarted;
 use super::suggest;
 use spec::Fallback;
@@ -204,7 +205,65 @@ impl Engine for FitEngine {
     }
 }
 
+/// A request about a simulated card that has one variant, looked at a sample at a time.
+pub(super) struct One<'a> {
+    engine: &'a FitEngine,
+    request: &'a Request,
+    spec: FitSpec<'a>,
+    simulator: Simulator,
+}
+
+impl One<'_> {
+    /// How one sample runs, and whether it leaves headroom.
+    pub(super) fn sample(&mut self) -> Result<(Verdict, bool), EngineError> {
+        let One {
+            spec, simulator, ..
+        } = self;
+        let variant = &spec.request.variants[0];
+        let limit = spec.budget.limit(&variant.parallel);
+        simulator.safety(&spec.request, variant, 1, limit)
+    }
+
+    /// The answer, where the request is right.
+    pub(super) fn answer(mut self, observer: &Observer<'_>) -> Result<FitResult, EngineError> {
+        let cancel = observer.cancel();
+        self.engine.resolve(self.request, Purpose::Fit, cancel)?;
+        let devices = Devices {
+            simulated: &mut self.simulator,
+            real: None,
+        };
+        answer(&self.spec, devices, observer)
+    }
+}
+
 impl FitEngine {
+    /// Opens such a request; `None` where it is another one, or is wrong.
+    pub(super) fn one<'a>(
+        &'a self,
+        request: &'a Request,
+        observer: &'a Observer<'a>,
+    ) -> Result<Option<One<'a>>, EngineError> {
+        let is_alone = request.lengths.is_none() && request.soak.is_none();
+        if !is_alone || request.variants.len() > 1 {
+            return Ok(None);
+        }
+        let is_recorded = is_to_be_recorded(request, observer.cancel());
+        let opened = is_recorded.and_then(|is_recorded| {
+            let open = || self.open(request, self.deadlines, Fallback::Fail, observer);
+            (!is_recorded).then(open).transpose()
+        });
+        match opened {
+            Ok(opened) => Ok(opened.map(|(spec, simulator, _)| One {
+                engine: self,
+                request,
+                spec,
+                simulator,
+            })),
+            Err(EngineError::Cancelled) => Err(EngineError::Cancelled),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// Runs one batch; what is told of a GPU's own steps is never their events.
     pub(super) fn probe_in(
         &self,

@@ -9,7 +9,7 @@ use crate::compile::{CompileError, Process, RankClass, rank_classes};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::limits::Cancel;
-use crate::model::{Mode, Variant, Workload};
+use crate::model::{Mode, Request, Variant, Workload};
 use crate::probe::{
     Cancelled, Detail, Evidence, PeakMemory, Probe, ProbeReport, Resources, STEPS, SpeedFrom,
     Verdict,
@@ -123,6 +123,21 @@ impl Simulator {
 }
 
 impl Simulator {
+    /// A probe of a request's variant, and whether it leaves headroom. See [`ProbeOutcome::is_safe`].
+    pub(in crate::fitting) fn safety(
+        &mut self,
+        request: &Request,
+        variant: &Variant,
+        batch: u64,
+        limit: Bytes,
+    ) -> Result<(Verdict, bool), EngineError> {
+        let mut probed = self.probe(variant, batch, limit, Detail::Verdict)?;
+        probed.headroom = VariantHeadroom::of(request, variant);
+        let within = |room| self.probe(variant, batch, room, Detail::Verdict);
+        let is_safe = probed.is_safe(probed.headroom(limit), limit, within)?;
+        Ok((probed.report.verdict, is_safe))
+    }
+
     /// The ranks that differ.
     fn classes(&mut self, variant: &Variant) -> Vec<RankClass> {
         let asked = Variant {

@@ -293,10 +293,10 @@ fn missing(cache: &mut ProbeCache<'_>) -> Result<(Bytes, ProbeReport), EngineErr
     const PLENTY: Bytes = Bytes::gib(1 << 20);
     let limit = cache.limit();
     let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
-        let headroom = cache
-            .probe_within(limit, 1, Detail::Verdict)?
-            .headroom(limit);
-        cache.is_safe(headroom, limit, 1)
+        let probed = cache.probe_within(limit, 1, Detail::Verdict)?;
+        probed.is_safe(probed.headroom(limit), limit, |room| {
+            cache.probe_within(room, 1, Detail::Verdict)
+        })
     };
     let whole = cache.probe_within(PLENTY, 1, Detail::Full)?.report;
     let needed = Bytes(whole.peak_reserved_bytes);

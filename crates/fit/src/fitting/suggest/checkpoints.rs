@@ -226,20 +226,13 @@ impl Solver<'_> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
-        let headroom = VariantHeadroom::of(self.aim.request, &variant);
-        let mut probed = self
-            .simulator
-            .probe(&variant, batch, limit, Detail::Verdict)?;
-        probed.headroom = headroom;
-        let simulator = &mut self.simulator;
-        let within = |room| simulator.probe(&variant, batch, room, Detail::Verdict);
-        if probed.is_safe(probed.headroom(limit), limit, within)? {
+        let (request, simulator) = (self.aim.request, &mut self.simulator);
+        let (_, is_safe) = simulator.safety(request, &variant, batch, limit)?;
+        if is_safe {
             return Ok(0);
         }
-        let mut probed = self
-            .simulator
-            .probe(&variant, batch, PLENTY, Detail::Verdict)?;
-        probed.headroom = headroom;
+        let mut probed = simulator.probe(&variant, batch, PLENTY, Detail::Verdict)?;
+        probed.headroom = VariantHeadroom::of(request, &variant);
         let needed = Bytes(probed.report.peak_reserved_bytes) + probed.headroom(limit);
         Ok(needed.saturating_sub(limit).0.max(1 << 20))
     }

@@ -6,9 +6,7 @@ use super::candidates::{
     ADAPTING, CHUNKING, Candidate, HALF_WEIGHTS, LARGER_CARD, OFFLOADING, PAGING, SHARDING,
 };
 use super::checkpoints::EVERY_BLOCK;
-use super::{Aim, answered, merge};
-use crate::fitting::engine::FitEngine;
-use crate::fitting::probing::runner::Observer;
+use super::{Trials, merge};
 use crate::{EngineError, Suggestion, SuggestionKind};
 
 /// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and each
@@ -37,54 +35,65 @@ const LADDERS: [&[u32]; 4] = [
     ],
 ];
 
-/// For each ladder the smallest combination that makes a batch of one fit, with the price of its dearest change.
-pub(super) fn suggestions(
-    engine: &FitEngine,
-    aim: &Aim<'_>,
+/// Adds for each ladder the smallest combination that makes a batch of one fit, with the price of its dearest change.
+pub(super) fn add(
+    trials: &mut Trials<'_>,
     single: &[Candidate],
-    observer: &Observer<'_>,
-) -> Result<Vec<(u32, Suggestion)>, EngineError> {
-    let mut found: Vec<(u32, Suggestion)> = Vec::new();
+    found: &mut Vec<(u32, Suggestion)>,
+) -> Result<(), EngineError> {
     for ladder in LADDERS {
-        let rungs = ladder
+        let rungs: Vec<&Candidate> = ladder
             .iter()
-            .filter_map(|price| single.iter().find(|one| one.price == *price));
-        let mut taken: Vec<&Candidate> = Vec::new();
-        let mut best = None;
-        for rung in rungs {
-            // More GPUs take the place of fewer, and shards on the host that of pages there.
-            let is_instead = [SuggestionKind::Gpus, SuggestionKind::Offload].contains(&rung.kind);
-            taken.retain(|one| !is_instead || one.kind != rung.kind);
-            taken.push(rung);
-            best = fitting(engine, aim, &taken, observer)?;
-            if best.is_some() {
+            .filter_map(|price| single.iter().find(|one| one.price == *price))
+            .collect();
+        // One sample may fit where no plan for a target does; what is known then is another.
+        while let Some(candidate) = smallest(trials, &rungs)? {
+            let (patch, _) = trials.changed(&candidate);
+            if found.iter().any(|(_, known)| known.patch == patch) {
                 break;
             }
-        }
-        // What the others make needless.
-        for at in (0..taken.len())
-            .rev()
-            .filter(|_| best.is_some())
-            .collect::<Vec<_>>()
-        {
-            let mut fewer = taken.clone();
-            fewer.remove(at);
-            if let (1.., Some(fits)) = (fewer.len(), fitting(engine, aim, &fewer, observer)?) {
-                (taken, best) = (fewer, Some(fits));
+            match trials.answered(&candidate)? {
+                Some(one) if one.micro_batch > 0 => {
+                    found.push((candidate.price, one));
+                    break;
+                }
+                _ => trials.fails(&patch),
             }
         }
-        found.extend(best.filter(|one| found.iter().all(|(_, known)| known.patch != one.1.patch)));
     }
-    Ok(found)
+    Ok(())
 }
 
-/// These changes together with their answer, if a batch fits then.
-fn fitting(
-    engine: &FitEngine,
-    aim: &Aim<'_>,
-    taken: &[&Candidate],
-    observer: &Observer<'_>,
-) -> Result<Option<(u32, Suggestion)>, EngineError> {
+/// The smallest combination of these changes, each taken after those before it, with which a batch fits.
+fn smallest(
+    trials: &mut Trials<'_>,
+    rungs: &[&Candidate],
+) -> Result<Option<Candidate>, EngineError> {
+    let mut taken: Vec<&Candidate> = Vec::new();
+    let mut fits = false;
+    for rung in rungs {
+        // More GPUs take the place of fewer, and shards on the host that of pages there.
+        let is_instead = [SuggestionKind::Gpus, SuggestionKind::Offload].contains(&rung.kind);
+        taken.retain(|one| !is_instead || one.kind != rung.kind);
+        taken.push(rung);
+        fits = trials.fits(&together(&taken))?;
+        if fits {
+            break;
+        }
+    }
+    // What the others make needless.
+    for at in (0..taken.len()).rev().filter(|_| fits).collect::<Vec<_>>() {
+        let mut fewer = taken.clone();
+        fewer.remove(at);
+        if !fewer.is_empty() && trials.fits(&together(&fewer))? {
+            taken = fewer;
+        }
+    }
+    Ok(fits.then(|| together(&taken)))
+}
+
+/// These changes as one.
+fn together(taken: &[&Candidate]) -> Candidate {
     let mut patch = json!({});
     for one in taken {
         merge(&mut patch, &one.patch);
@@ -93,16 +102,11 @@ fn fitting(
         let all: Vec<&str> = taken.iter().map(|one| of(one)).collect();
         all.join("; ")
     };
-    let together = Candidate {
+    Candidate {
         kind: SuggestionKind::Combination,
         change: joined(|one| &one.change),
         patch,
         cost: joined(|one| &one.cost),
         price: taken.iter().map(|one| one.price).max().unwrap_or_default(),
-    };
-    observer.tell(&format!("answering with {}", together.change));
-    let suggestion = answered(engine, aim, &together, observer)?;
-    Ok(suggestion
-        .filter(|one| one.micro_batch > 0)
-        .map(|one| (together.price, one)))
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::device::sim::Card;
 use crate::model::{Mode, Parallel, Precision, Request, Suggest, Variant, Workload};
-use crate::probe::{CategoryBytes, Detail, Verdict};
+use crate::probe::{CategoryBytes, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
 use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, SuggestionKind, Work};
@@ -207,9 +207,15 @@ fn suggestions(
     let mut found: Vec<(u32, Suggestion)> = Vec::new();
     let mut candidates = candidates::all(aim, observer)?;
     candidates.extend(checkpoints::candidates(aim, observer)?);
+    let mut trials = Trials {
+        engine,
+        aim,
+        observer,
+        read: Vec::new(),
+        fits: Vec::new(),
+    };
     for candidate in &candidates {
-        observer.tell(&format!("answering with {}", candidate.change));
-        if let Some(suggestion) = answered(engine, aim, candidate, observer)? {
+        if let Some(suggestion) = trials.answered(candidate)? {
             found.push((candidate.price, suggestion));
         }
     }
@@ -220,11 +226,7 @@ fn suggestions(
         is_first && one.micro_batch > 0 && one.world_size == ranks
     };
     if aim.at_once == 0 && !found.iter().any(fits) {
-        let combined = combined::suggestions(engine, aim, &candidates, observer)?;
-        let is_new =
-            |(_, one): &(u32, Suggestion)| found.iter().all(|(_, known)| known.patch != one.patch);
-        let combined: Vec<_> = combined.into_iter().filter(is_new).collect();
-        found.extend(combined);
+        combined::add(&mut trials, &candidates, &mut found)?;
     }
     found.sort_by_key(|(price, suggestion)| {
         let Suggestion {
@@ -239,57 +241,118 @@ fn suggestions(
         .collect())
 }
 
-/// A change with its answer; `None` where the changed request is none.
-fn answered(
-    engine: &FitEngine,
-    aim: &Aim<'_>,
-    candidate: &Candidate,
-    observer: &Observer<'_>,
-) -> Result<Option<Suggestion>, EngineError> {
-    let cancel = observer.cancel();
-    let mut patch = pinned(aim);
-    merge(&mut patch, &candidate.patch);
-    let Ok(changed) = aim.request.changed(&patch) else {
-        return Ok(None);
-    };
-    let ranks = changed.variants[0].parallel.world_size();
-    if aim.is_hopeless(&changed, &changed.variants[0]) {
-        return Ok(Some(without(candidate, patch, aim, ranks)));
+/// Changed requests that were tried, each graph read once.
+struct Trials<'a> {
+    engine: &'a FitEngine,
+    aim: &'a Aim<'a>,
+    observer: &'a Observer<'a>,
+    /// A request for each graph.
+    read: Vec<Request>,
+    /// Whether a batch fits, by patch.
+    fits: Vec<(Value, bool)>,
+}
+
+impl Trials<'_> {
+    /// The patch of a change, and the changed request where it is one.
+    fn changed(&mut self, candidate: &Candidate) -> (Value, Option<Request>) {
+        let change = &candidate.change;
+        self.observer.tell(&format!("answering with {change}"));
+        let mut patch = pinned(self.aim);
+        merge(&mut patch, &candidate.patch);
+        let changed = self.aim.request.changed(&patch).ok();
+        if let Some(changed) = &changed
+            && !self.aim.is_hopeless(changed, &changed.variants[0])
+            && !changed.shares_one_of(&self.read)
+            && lowered(changed, self.observer.cancel()).is_ok()
+        {
+            self.read.push(changed.clone());
+        }
+        (patch, changed)
     }
-    // One sample is quickly refused where nothing fits.
-    let is_alone = changed.lengths.is_none() && changed.soak.is_none();
-    if aim.at_once == 0 && is_alone && changed.variants.len() == 1 {
-        let report = engine.probe_in(&changed, 1, Detail::Verdict, cancel);
-        match report {
-            Ok(report) if report.verdict == Verdict::OutOfMemory => {
-                return Ok(Some(without(candidate, patch, aim, ranks)));
+
+    /// Whether a batch fits with a change; at once where one sample leaves headroom or runs out of memory.
+    fn fits(&mut self, candidate: &Candidate) -> Result<bool, EngineError> {
+        let (patch, changed) = self.changed(candidate);
+        if let Some((_, fits)) = self.fits.iter().find(|(known, _)| *known == patch) {
+            return Ok(*fits);
+        }
+        let quiet = Work::quiet(self.observer.cancel());
+        let observer = Observer::new(&quiet);
+        let mut seen = None;
+        if let Some(changed) = &changed {
+            if self.aim.is_hopeless(changed, &changed.variants[0]) {
+                seen = Some(false);
+            } else if let Some(mut one) = self.engine.one(changed, &observer)? {
+                seen = match one.sample()? {
+                    (Verdict::OutOfMemory, _) => Some(false),
+                    (_, is_safe) => is_safe.then_some(true),
+                };
             }
-            Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
-            Ok(_) | Err(_) => {}
+        }
+        let fits = match seen {
+            Some(fits) => fits,
+            None => self
+                .answered(candidate)?
+                .is_some_and(|one| one.micro_batch > 0),
+        };
+        self.fits.push((patch, fits));
+        Ok(fits)
+    }
+
+    /// Takes back that a batch fits with a patch.
+    fn fails(&mut self, patch: &Value) {
+        let mut known = self.fits.iter_mut();
+        if let Some((_, fits)) = known.find(|(known, _)| known == patch) {
+            *fits = false;
         }
     }
-    // What the graph has not, such as blocks.
-    let result = match engine.fit(&changed, Isolation::Shared, &Work::quiet(cancel)) {
-        Ok(result) => result,
-        Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
-        Err(_) => return Ok(None),
-    };
-    let best = &result.recommendation;
-    let variant = &result.variants[0].training;
-    let world_size = variant.parallel.world_size();
-    let at_once = best.micro_batch.saturating_mul(world_size);
-    Ok(Some(Suggestion {
-        reaches: at_once >= aim.wanted(),
-        gained: difference(at_once, aim.at_once),
-        micro_batch: best.micro_batch,
-        accumulation_steps: best.accumulation_steps,
-        global_batch: best.global_batch,
-        max_batch_without_retries: best.max_batch_without_retries,
-        peak_reserved_bytes: best.peak_reserved_bytes,
-        samples_per_second: best.samples_per_second,
-        speed_from: best.speed_from,
-        ..without(candidate, patch, aim, world_size)
-    }))
+
+    /// A change with its answer; `None` where the changed request is none.
+    fn answered(&mut self, candidate: &Candidate) -> Result<Option<Suggestion>, EngineError> {
+        let (patch, changed) = self.changed(candidate);
+        let (aim, Some(changed)) = (self.aim, changed) else {
+            return Ok(None);
+        };
+        let ranks = changed.variants[0].parallel.world_size();
+        if aim.is_hopeless(&changed, &changed.variants[0]) {
+            return Ok(Some(without(candidate, patch, aim, ranks)));
+        }
+        let quiet = Work::quiet(self.observer.cancel());
+        let observer = Observer::new(&quiet);
+        let answered = match self.engine.one(&changed, &observer)? {
+            Some(mut one) => {
+                // One sample is quickly refused where nothing fits.
+                let is_tried = aim.at_once == 0;
+                if is_tried && matches!(one.sample(), Ok((Verdict::OutOfMemory, _))) {
+                    return Ok(Some(without(candidate, patch, aim, ranks)));
+                }
+                one.answer(&observer)
+            }
+            None => self.engine.fit(&changed, Isolation::Shared, &quiet),
+        };
+        // What the graph has not, such as blocks.
+        let result = match answered {
+            Ok(result) => result,
+            Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
+            Err(_) => return Ok(None),
+        };
+        let best = &result.recommendation;
+        let variant = &result.variants[0].training;
+        let world_size = variant.parallel.world_size();
+        let at_once = best.micro_batch.saturating_mul(world_size);
+        Ok(Some(Suggestion {
+            reaches: at_once >= aim.wanted(),
+            gained: difference(at_once, aim.at_once),
+            micro_batch: best.micro_batch,
+            accumulation_steps: best.accumulation_steps,
+            global_batch: best.global_batch,
+            max_batch_without_retries: best.max_batch_without_retries,
+            peak_reserved_bytes: best.peak_reserved_bytes,
+            samples_per_second: best.samples_per_second,
+            speed_from: best.speed_from,
+            ..without(candidate, patch, aim, world_size)
+        }))
+    }
 }
 
 /// A change that makes nothing fit.

@@ -41,23 +41,41 @@ impl Request {
         // What was learnt was learnt of this model.
         let calibration = self.calibration.iter().filter(|_| is_same_model);
         let changed = changed.with_calibration(calibration.cloned().collect());
-        let known = self.lowered.0.get().filter(|_| {
-            is_same_model
-                && changed.stored() == self.stored()
-                && changed.search == self.search
-                && changed.unknown_ops == self.unknown_ops
-                && changed.chosen_percent == self.chosen_percent
-        });
-        if let Some(known) = known {
-            if let (Workload::Graph(graph), true) = (&known.workload, changed.model.has_casts()) {
+        if is_same_model && changed.reads_as(self) {
+            if let (Some(Workload::Graph(graph)), true) = (
+                self.read().map(|known| &known.workload),
+                changed.model.has_casts(),
+            ) {
                 source::compare(graph, &changed.variants)?;
             }
-            drop(changed.lowered.0.set(known.clone()));
+            changed.share(self);
         }
         Ok(Request {
             document,
             ..changed
         })
+    }
+
+    /// Whether the graph of the same model would be read as that of another request.
+    fn reads_as(&self, other: &Request) -> bool {
+        self.stored() == other.stored()
+            && self.search == other.search
+            && self.unknown_ops == other.unknown_ops
+            && self.chosen_percent == other.chosen_percent
+    }
+
+    /// Takes the graph that another request about the same model has read, if it has.
+    fn share(&self, other: &Request) {
+        if let Some(known) = other.read() {
+            drop(self.lowered.0.set(known.clone()));
+        }
+    }
+
+    /// Takes the graph of the first of these requests about the same model that has read it as this one would; whether there is one.
+    pub(crate) fn shares_one_of(&self, others: &[Request]) -> bool {
+        let is_alike = |other: &&Request| self.reads_as(other) && self.model == other.model;
+        let alike = others.iter().find(is_alike);
+        alike.inspect(|other| self.share(other)).is_some()
     }
 
     /// Names of the members of another request about the same model that ask for something else than this one, other than those that

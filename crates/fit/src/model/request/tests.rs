@@ -406,3 +406,20 @@ fn parsed(document: &Value) -> Result<Request, RequestError> {
     let document = RequestDocument::from_json(document.to_string().as_bytes())?;
     Request::parse(document)
 }
+
+#[test]
+fn changes_of_a_model_share_its_graph() {
+    let request = parse(json!({ "model": { "preset": "gpt2", "seq_len": 64 } }));
+    let changed = |chunks: u64, training: Value| {
+        let patch = json!({ "model": { "loss_chunks": chunks }, "training": training });
+        request.changed(&patch).unwrap()
+    };
+    let known = [changed(8, json!({}))];
+    let graph = known[0].graph().unwrap();
+    let alike = changed(8, json!({ "checkpointing": "per_block" }));
+
+    assert!(alike.shares_one_of(&known));
+    assert!(Arc::ptr_eq(&alike.graph().unwrap(), &graph));
+    assert!(!changed(8, json!({ "precision": "bf16" })).shares_one_of(&known));
+    assert!(!changed(4, json!({})).shares_one_of(&known));
+}

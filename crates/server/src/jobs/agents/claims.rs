@@ -386,6 +386,7 @@ impl Jobs {
         } else {
             (None, None)
         };
+        let tasks = shared.tasks.clone();
         let reading = async move {
             let _place = place;
             let named = (claimed.id.as_str(), &claimed.request);
@@ -397,7 +398,7 @@ impl Jobs {
             let read = on_thread("request", engine, move |_| then(request)).await?;
             Ok((Ok(read), turn))
         };
-        tokio::spawn(reading).await.expect("it panics nowhere")
+        tasks.spawn(reading).await.expect("it panics nowhere")
     }
 
     fn lease_until(&self, now: Time) -> Time {
