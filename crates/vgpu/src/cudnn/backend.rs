@@ -359,7 +359,7 @@ functions! {
             && let Some(call) = tried.lock().convolution
             && size / 4 > call.bytes()
         {
-            launch::pass(launch::count() + 2);
+            launch::spend(2);
         }
         check_handle(handle)
     }

@@ -55,7 +55,7 @@ pub fn allocate(kind: Kind, bytes: u64) -> Result<u64, Status> {
     drop(host);
     channel::say(&format!("host\t{bytes}\t{used}"));
     if kind == Kind::Pinned {
-        launch::pass(launch::count() + bytes / PINNED);
+        launch::spend(bytes / PINNED);
     }
     Ok(mapped as u64)
 }

@@ -97,9 +97,14 @@ pub fn pass(launches: u64) {
     LAUNCHES.fetch_max(launches, Ordering::Relaxed);
 }
 
+/// Time passes in which the host could launch so many.
+pub fn spend(launches: u64) {
+    LAUNCHES.fetch_add(launches, Ordering::Relaxed);
+}
+
 /// Something that a stream does: counted, and captured where it captures. Says whether it does.
 pub fn enqueue(stream: u64) -> Result<bool, Status> {
-    LAUNCHES.fetch_add(1, Ordering::Relaxed);
+    spend(1);
     capture::add(stream, None)
 }
 
