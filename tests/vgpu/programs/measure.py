@@ -55,3 +55,5 @@ if _file:
     from torch.optim.optimizer import register_optimizer_step_post_hook
     register_optimizer_step_post_hook(_after_step)
     atexit.register(_end)
+if os.environ.get("CAP"):
+    torch.cuda.set_per_process_memory_fraction(int(os.environ["CAP"]) / torch.cuda.get_device_properties(0).total_memory)
