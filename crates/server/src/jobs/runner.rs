@@ -3,6 +3,7 @@
 mod duplicates;
 mod thread;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -98,9 +99,10 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let silence = milliseconds(shared.limits.lease_of_agents);
     let may_take = shared.beats.may_take(shared.limits.lease);
     let all = shared.db.running_fits(None).await?;
+    let running: HashSet<&str> = all.iter().map(|held| held.id.as_str()).collect();
     shared
         .told_by_agents()
-        .retain(|id, _| all.iter().any(|held| held.id == *id));
+        .retain(|id, _| running.contains(id.as_str()));
     for held in all {
         if held.holder.as_ref() != Some(&shared.holder) {
             match &held.holder {

@@ -283,9 +283,11 @@ impl Trials<'_> {
             if self.aim.is_hopeless(changed, &changed.variants[0]) {
                 seen = Some(false);
             } else if let Some(mut one) = self.engine.one(changed, &observer)? {
-                seen = match one.sample()? {
-                    (Verdict::OutOfMemory, _) => Some(false),
-                    (_, is_safe) => is_safe.then_some(true),
+                seen = match one.sample() {
+                    Ok((Verdict::OutOfMemory, _)) => Some(false),
+                    Ok((_, is_safe)) => is_safe.then_some(true),
+                    Err(EngineError::Cancelled) => return Err(EngineError::Cancelled),
+                    Err(_) => None,
                 };
             }
         }
