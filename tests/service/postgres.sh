@@ -36,7 +36,7 @@ if [ $# -gt 0 ]; then
   exit
 fi
 
-cargo test --locked -p batchfit-store
+cargo test --locked -p batchfit -p batchfit-store --lib
 # Left out is what is about files, what takes its database from the command line, and what is about the one server of a file: the next one
 # takes its fits at once, and events have other numbers.
 cargo test --locked --test it -- --include-ignored http:: \
