@@ -17,9 +17,13 @@ fn engine() -> FitEngine {
 }
 
 fn fit(request: &Value) -> Result<FitResult, EngineError> {
+    fit_by(&engine().with_threads(3), request)
+}
+
+fn fit_by(engine: &FitEngine, request: &Value) -> Result<FitResult, EngineError> {
     let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
     let request = Request::parse(document).unwrap();
-    engine().fit(&request, Isolation::Shared, &Work::UNWATCHED)
+    engine.fit(&request, Isolation::Shared, &Work::UNWATCHED)
 }
 
 /// Applies a JSON merge patch (RFC 7396).
@@ -159,6 +163,8 @@ fn where_nothing_fits_changes_are_combined_until_something_does_and_none_of_them
     let answer = fit(&request).unwrap();
     assert_eq!(answer.recommendation.micro_batch, 0);
     compare(&request, &answer);
+    let on_one_thread = fit_by(&engine(), &request).unwrap();
+    assert_eq!(json!(on_one_thread.suggestions), json!(answer.suggestions));
 
     let (together, alone): (Vec<_>, Vec<_>) = answer
         .suggestions

@@ -79,7 +79,11 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
             None => asked,
         }
     };
-    let engine = engine(arguments.patience.deadlines())?.with_recorder(recorder);
+    // Each holds a program of the model.
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().min(4));
+    let engine = engine(arguments.patience.deadlines())?
+        .with_recorder(recorder)
+        .with_threads(threads);
     if arguments.earlier.stored {
         shown.end();
         return answers::stored(arguments, &engine, asked.questions);

@@ -42,6 +42,8 @@ pub struct FitEngine {
     /// Who records steps of graphs that are not understood.
     recorder: Option<RecorderCommand>,
     catalogue: Catalogue,
+    /// How many suggestions are answered at a time.
+    threads: usize,
 }
 
 /// How long a single probe waits while other processes use its GPU: a client waits for the answer.
@@ -61,7 +63,14 @@ impl FitEngine {
             program,
             deadlines,
             recorder,
+            threads: 1,
         }
+    }
+
+    /// The same with suggestions answered on several threads, for a process that has nothing else to do.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> FitEngine {
+        FitEngine { threads, ..self }
     }
 
     /// The same with other deadlines for its workers.
@@ -82,6 +91,10 @@ impl FitEngine {
 
     pub(super) fn program(&self) -> &Path {
         &self.program
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     pub(super) fn deadlines(&self) -> Deadlines {

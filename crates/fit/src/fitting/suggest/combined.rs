@@ -6,7 +6,8 @@ use super::candidates::{
     ADAPTING, CHUNKING, Candidate, HALF_WEIGHTS, LARGER_CARD, OFFLOADING, PAGING, SHARDING,
 };
 use super::checkpoints::EVERY_BLOCK;
-use super::{Trials, merge};
+use super::{Told, Trials, merge};
+use crate::fitting::probing::runner::Observer;
 use crate::{EngineError, Suggestion, SuggestionKind};
 
 /// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and each
@@ -37,28 +38,29 @@ const LADDERS: [&[u32]; 4] = [
 
 /// Adds for each ladder the smallest combination that makes a batch of one fit, with the price of its dearest change.
 pub(super) fn add(
-    trials: &mut Trials<'_>,
+    trials: &Trials<'_>,
     single: &[Candidate],
     found: &mut Vec<(u32, Suggestion)>,
+    observer: &Observer<'_>,
 ) -> Result<(), EngineError> {
-    for ladder in LADDERS {
+    let climbed = trials.each(&LADDERS, observer, |ladder, told| {
         let rungs: Vec<&Candidate> = ladder
             .iter()
             .filter_map(|price| single.iter().find(|one| one.price == *price))
             .collect();
         // One sample may fit where no plan for a target does; what is known then is another.
-        while let Some(candidate) = smallest(trials, &rungs)? {
-            let (patch, _) = trials.changed(&candidate);
-            if found.iter().any(|(_, known)| known.patch == patch) {
-                break;
+        while let Some(candidate) = smallest(trials, &rungs, told)? {
+            match trials.answered(&candidate, told)? {
+                Some(one) if one.micro_batch > 0 => return Ok(Some((candidate.price, one))),
+                Some(one) => trials.fails(&one.patch),
+                None => break,
             }
-            match trials.answered(&candidate)? {
-                Some(one) if one.micro_batch > 0 => {
-                    found.push((candidate.price, one));
-                    break;
-                }
-                _ => trials.fails(&patch),
-            }
+        }
+        Ok(None)
+    })?;
+    for (price, one) in climbed.into_iter().flatten() {
+        if found.iter().all(|(_, known)| known.patch != one.patch) {
+            found.push((price, one));
         }
     }
     Ok(())
@@ -66,8 +68,9 @@ pub(super) fn add(
 
 /// The smallest combination of these changes, each taken after those before it, with which a batch fits.
 fn smallest(
-    trials: &mut Trials<'_>,
+    trials: &Trials<'_>,
     rungs: &[&Candidate],
+    told: &Told,
 ) -> Result<Option<Candidate>, EngineError> {
     let mut taken: Vec<&Candidate> = Vec::new();
     let mut fits = false;
@@ -76,7 +79,7 @@ fn smallest(
         let is_instead = [SuggestionKind::Gpus, SuggestionKind::Offload].contains(&rung.kind);
         taken.retain(|one| !is_instead || one.kind != rung.kind);
         taken.push(rung);
-        fits = trials.fits(&together(&taken))?;
+        fits = trials.fits(&together(&taken), told)?;
         if fits {
             break;
         }
@@ -85,7 +88,7 @@ fn smallest(
     for at in (0..taken.len()).rev().filter(|_| fits).collect::<Vec<_>>() {
         let mut fewer = taken.clone();
         fewer.remove(at);
-        if !fewer.is_empty() && trials.fits(&together(&fewer))? {
+        if !fewer.is_empty() && trials.fits(&together(&fewer), told)? {
             taken = fewer;
         }
     }

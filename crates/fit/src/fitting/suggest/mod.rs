@@ -7,9 +7,15 @@ mod candidates;
 mod checkpoints;
 mod combined;
 
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, ScopedJoinHandle};
+
 use serde_json::{Value, json};
 
 use crate::device::sim::Card;
+use crate::limits::Cancel;
 use crate::model::{Mode, Parallel, Precision, Request, Suggest, Variant, Workload};
 use crate::probe::{CategoryBytes, Verdict};
 use crate::program::Category;
@@ -204,21 +210,20 @@ fn suggestions(
     aim: &Aim<'_>,
     observer: &Observer<'_>,
 ) -> Result<Vec<Suggestion>, EngineError> {
-    let mut found: Vec<(u32, Suggestion)> = Vec::new();
     let mut candidates = candidates::all(aim, observer)?;
     candidates.extend(checkpoints::candidates(aim, observer)?);
-    let mut trials = Trials {
+    let trials = Trials {
         engine,
         aim,
-        observer,
-        read: Vec::new(),
-        fits: Vec::new(),
+        cancel: observer.cancel(),
+        read: Mutex::default(),
+        fits: Mutex::default(),
     };
-    for candidate in &candidates {
-        if let Some(suggestion) = trials.answered(candidate)? {
-            found.push((candidate.price, suggestion));
-        }
-    }
+    let answered = trials.each(&candidates, observer, |candidate, told| {
+        let suggestion = trials.answered(candidate, told)?;
+        Ok(suggestion.map(|suggestion| (candidate.price, suggestion)))
+    })?;
+    let mut found: Vec<(u32, Suggestion)> = answered.into_iter().flatten().collect();
     // What people turn to last, or what changes their data, does not stand for what they try first.
     let ranks = aim.variant.parallel.world_size();
     let fits = |(price, one): &(u32, Suggestion)| {
@@ -226,7 +231,7 @@ fn suggestions(
         is_first && one.micro_batch > 0 && one.world_size == ranks
     };
     if aim.at_once == 0 && !found.iter().any(fits) {
-        combined::add(&mut trials, &candidates, &mut found)?;
+        combined::add(&trials, &candidates, &mut found, observer)?;
     }
     found.sort_by_key(|(price, suggestion)| {
         let Suggestion {
@@ -241,42 +246,89 @@ fn suggestions(
         .collect())
 }
 
+/// Told of each change that is tried.
+type Told = mpsc::Sender<String>;
+
 /// Changed requests that were tried, each graph read once.
 struct Trials<'a> {
     engine: &'a FitEngine,
     aim: &'a Aim<'a>,
-    observer: &'a Observer<'a>,
+    cancel: &'a Cancel,
     /// A request for each graph.
-    read: Vec<Request>,
+    read: Mutex<Vec<Request>>,
     /// Whether a batch fits, by patch.
-    fits: Vec<(Value, bool)>,
+    fits: Mutex<Vec<(Value, bool)>>,
+}
+
+/// What is behind a lock. A thread that panicked takes the others with it.
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Trials<'_> {
+    /// What becomes of each of these, in their order, on as many threads as the engine may use.
+    fn each<A: Sync, T: Send>(
+        &self,
+        all: &[A],
+        observer: &Observer<'_>,
+        one: impl Fn(&A, &Told) -> Result<T, EngineError> + Sync,
+    ) -> Result<Vec<T>, EngineError> {
+        let next = AtomicUsize::new(0);
+        let (told, notes) = mpsc::channel();
+        let work = |told: Told| {
+            let take = || {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                all.get(at).map(|this| (at, this))
+            };
+            std::iter::from_fn(take)
+                .map(|(at, this)| (at, one(this, &told)))
+                .collect::<Vec<_>>()
+        };
+        let mut done = thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.engine.threads().min(all.len()))
+                .map(|_| {
+                    let told = told.clone();
+                    scope.spawn(|| work(told))
+                })
+                .collect();
+            drop(told);
+            for note in notes {
+                observer.tell(&note);
+            }
+            let joined = threads.into_iter().map(ScopedJoinHandle::join);
+            joined
+                .flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect::<Vec<_>>()
+        });
+        done.sort_by_key(|(at, _)| *at);
+        done.into_iter().map(|(_, one)| one).collect()
+    }
+
     /// The patch of a change, and the changed request where it is one.
-    fn changed(&mut self, candidate: &Candidate) -> (Value, Option<Request>) {
-        let change = &candidate.change;
-        self.observer.tell(&format!("answering with {change}"));
+    fn changed(&self, candidate: &Candidate, told: &Told) -> (Value, Option<Request>) {
+        // Nobody listens any more where the answer is given up.
+        let _ = told.send(format!("answering with {}", candidate.change));
         let mut patch = pinned(self.aim);
         merge(&mut patch, &candidate.patch);
         let changed = self.aim.request.changed(&patch).ok();
         if let Some(changed) = &changed
             && !self.aim.is_hopeless(changed, &changed.variants[0])
-            && !changed.shares_one_of(&self.read)
-            && lowered(changed, self.observer.cancel()).is_ok()
+            && !changed.shares_one_of(&held(&self.read))
+            && lowered(changed, self.cancel).is_ok()
         {
-            self.read.push(changed.clone());
+            held(&self.read).push(changed.clone());
         }
         (patch, changed)
     }
 
     /// Whether a batch fits with a change; at once where one sample leaves headroom or runs out of memory.
-    fn fits(&mut self, candidate: &Candidate) -> Result<bool, EngineError> {
-        let (patch, changed) = self.changed(candidate);
-        if let Some((_, fits)) = self.fits.iter().find(|(known, _)| *known == patch) {
+    fn fits(&self, candidate: &Candidate, told: &Told) -> Result<bool, EngineError> {
+        let (patch, changed) = self.changed(candidate, told);
+        let is_known = |known: &&(Value, bool)| known.0 == patch;
+        if let Some((_, fits)) = held(&self.fits).iter().find(is_known) {
             return Ok(*fits);
         }
-        let quiet = Work::quiet(self.observer.cancel());
+        let quiet = Work::quiet(self.cancel);
         let observer = Observer::new(&quiet);
         let mut seen = None;
         if let Some(changed) = &changed {
@@ -294,24 +346,28 @@ impl Trials<'_> {
         let fits = match seen {
             Some(fits) => fits,
             None => self
-                .answered(candidate)?
+                .answered(candidate, told)?
                 .is_some_and(|one| one.micro_batch > 0),
         };
-        self.fits.push((patch, fits));
+        held(&self.fits).push((patch, fits));
         Ok(fits)
     }
 
     /// Takes back that a batch fits with a patch.
-    fn fails(&mut self, patch: &Value) {
-        let mut known = self.fits.iter_mut();
-        if let Some((_, fits)) = known.find(|(known, _)| known == patch) {
+    fn fails(&self, patch: &Value) {
+        let mut known = held(&self.fits);
+        for (_, fits) in known.iter_mut().filter(|(known, _)| known == patch) {
             *fits = false;
         }
     }
 
     /// A change with its answer; `None` where the changed request is none.
-    fn answered(&mut self, candidate: &Candidate) -> Result<Option<Suggestion>, EngineError> {
-        let (patch, changed) = self.changed(candidate);
+    fn answered(
+        &self,
+        candidate: &Candidate,
+        told: &Told,
+    ) -> Result<Option<Suggestion>, EngineError> {
+        let (patch, changed) = self.changed(candidate, told);
         let (aim, Some(changed)) = (self.aim, changed) else {
             return Ok(None);
         };
@@ -319,7 +375,7 @@ impl Trials<'_> {
         if aim.is_hopeless(&changed, &changed.variants[0]) {
             return Ok(Some(without(candidate, patch, aim, ranks)));
         }
-        let quiet = Work::quiet(self.observer.cancel());
+        let quiet = Work::quiet(self.cancel);
         let observer = Observer::new(&quiet);
         let answered = match self.engine.one(&changed, &observer)? {
             Some(mut one) => {
