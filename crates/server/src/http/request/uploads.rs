@@ -375,15 +375,14 @@ pub(in crate::http) async fn on_thread<T: Send + 'static>(
     let abandoned = CancelOnDrop::default();
     let cancel = abandoned.0.clone();
     let niceness = niceness();
-    let thread = std::thread::Builder::new()
-        .name("upload".to_owned())
-        .stack_size(STACK)
-        .spawn(move || {
-            let outcome = yielding(niceness, || with_cancel(&cancel, work));
-            // There is no receiver when the client is gone.
-            let _ = outcome.map(|outcome| done.send(outcome));
-        });
-    if let Err(error) = thread {
+    // Boxed: a thread of each type of closure takes long to compile.
+    let run: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let outcome = yielding(niceness, || with_cancel(&cancel, work));
+        // There is no receiver when the client is gone.
+        let _ = outcome.map(|outcome| done.send(outcome));
+    });
+    let thread = std::thread::Builder::new().name("upload".to_owned());
+    if let Err(error) = thread.stack_size(STACK).spawn(run) {
         tracing::error!("no thread could be started: {error}");
         return Err(busy());
     }

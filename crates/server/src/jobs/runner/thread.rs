@@ -33,7 +33,8 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
         // Without a receiver when the server ends: see above.
         let _ = done.send(outcome);
     };
-    start(name, run, |name, run| {
+    // Boxed: a thread of each type of closure takes long to compile.
+    start(name, Box::new(run), |name, run| {
         let thread = std::thread::Builder::new().name(name.to_owned());
         thread.stack_size(STACK).spawn(run).map(|_| ())
     })
@@ -61,7 +62,7 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
 /// Has `spawn` start a thread of this name, and waits and asks again where it cannot.
 async fn start(
     name: &str,
-    run: impl FnOnce() + Send + 'static,
+    run: Box<dyn FnOnce() + Send>,
     spawn: impl Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
     // What `spawn` is given is lost where it fails.
@@ -94,7 +95,7 @@ mod tests {
     async fn a_thread_that_cannot_be_started_is_started_later() {
         let tries = AtomicUsize::new(0);
         let (ran, heard) = oneshot::channel();
-        let run = || ran.send(()).expect("it is waited for");
+        let run = Box::new(|| ran.send(()).expect("it is waited for"));
 
         let started = start("work", run, |_, run| {
             match tries.fetch_add(1, Ordering::Relaxed) {
@@ -113,11 +114,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_thread_that_can_never_be_started_is_given_up() {
-        let started = start(
-            "work",
-            || (),
-            |_, _| Err(Error::other("there are too many")),
-        );
+        let started = start("work", Box::new(|| ()), |_, _| {
+            Err(Error::other("there are too many"))
+        });
 
         assert!(started.await.is_err());
     }
