@@ -73,7 +73,8 @@ impl FitDocument {
 
     /// The answer; `None` where there is none, or an earlier version wrote it otherwise.
     pub(super) fn answer(self) -> Option<FitResult> {
-        serde_json::from_value(self.result?).ok()
+        // As the formats read it: another reader would be compiled of every type in it.
+        FitResult::deserialize(&self.result?).ok()
     }
 
     /// The limit that the answer is for.
