@@ -9,7 +9,7 @@ are programs that choose a batch, a limit or a length by what is free, that comp
 import argparse, concurrent.futures, json, os, random, re, subprocess, sys, tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 OTHERS = "trl|datasets|bitsandbytes|deepspeed|diffusers|lightning|liger_kernel|pynvml|sentence_transformers|torch_geometric"
-LEFT_OUT = re.compile(rf"OutOfMemory|mem_get_info|set_per_process|CUDA_ALLOC_CONF|generate|for torchrun|compile|(import|from) ({OTHERS})")
+LEFT_OUT = re.compile(rf"OutOfMemory|mem_get_info|set_per_process|CUDA_ALLOC_CONF|generate|for torchrun|compile|8bit|(import|from) ({OTHERS})")
 
 
 def recorded():

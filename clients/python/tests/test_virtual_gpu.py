@@ -104,6 +104,17 @@ for gradient, batch, inputs, outputs, side, kernel, padding, last, deterministic
     assert torch.cuda.max_memory_allocated() - before == sum(taken), (gradient, recorded, torch.cuda.max_memory_allocated() - before)
 """
 
+LIMITED = """
+import torch
+
+x, y = (torch.empty(128, 64, 64, 64, device="cuda") for _ in range(2))
+w = torch.empty(64, 64, 3, 3, device="cuda")
+before = torch.cuda.memory_allocated()
+torch.cuda.set_per_process_memory_fraction((600 << 20) / torch.cuda.get_device_properties(0).total_memory)
+torch.ops.aten.convolution_backward(y, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False])
+taken = torch.cuda.max_memory_allocated() - before
+assert taken == 128 + 154 << 20, taken  # the gradient, and a segment for 153 MiB
+"""
 
 CHECKPOINTED = """
 import torch
@@ -171,6 +182,13 @@ class VirtualGpu(unittest.TestCase):
     @unittest.skipUnless(torch.backends.cudnn.version() == 91900, "recorded with cuDNN 9.19")
     def test_convolutions_without_tf32_take_what_an_h200_was_recorded_to(self):
         done, answer = self.run_it(text=CONVOLUTIONS, on="h200")
+
+        self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
+
+    @unittest.skipUnless(torch.backends.cudnn.version() == 91900, "recorded with cuDNN 9.19")
+    def test_a_convolution_whose_workspace_the_scripts_own_limit_refuses_takes_the_first_that_fits(self):
+        # As on an H200: all plans before take 256 MiB, which PyTorch refuses without asking the device for memory.
+        done, answer = self.run_it(text=LIMITED, on="h200")
 
         self.assertEqual((done.returncode, answer["verdict"]), (0, "fits"), done.stderr)
 

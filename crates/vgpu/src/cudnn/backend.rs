@@ -25,8 +25,12 @@ use crate::status::out_if;
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     pub convolution: Option<Convolution>,
-    /// What listed configurations of it, until a plan is built: its owner is done with it before.
+    /// What listed configurations of it, until a plan is executed: its owner is done with it before.
     heuristics: Option<Arc<engine::Descriptor>>,
+    /// The place of the first plan that was built: the caller passes over those before.
+    first: usize,
+    /// The least that a plan took that was built: where more are, it was refused.
+    least: Option<u64>,
     /// Whether it was found out what plans take.
     pub is_known: bool,
     /// What those take that are built first.
@@ -139,56 +143,61 @@ unsafe fn note(descriptor: usize, attribute: i32, kind: i32, count: usize, value
     }
 }
 
-/// What the plan takes that is built first, where that was not recorded and cuDNN refuses one that is ranked ahead of it.
-fn refused_first(tried: &Lock<Tried>, place: usize) -> Option<u64> {
+/// What the plan takes that is tried next, where that was not recorded and cuDNN refuses one that is ranked ahead of it and may fit.
+fn refused_ahead(tried: &Lock<Tried>, place: usize) -> Option<u64> {
     let mut kept = tried.lock();
-    let heuristics = kept.heuristics.take()?;
-    let passed: Vec<u32> = kept.notes.iter().take(place).copied().filter(|notes| notes & note::DOWN_CONVERT_INPUTS == 0).collect();
+    let heuristics = Arc::clone(kept.heuristics.as_ref()?);
+    let passed: Vec<u32> = kept.notes.iter().take(kept.first).copied().filter(|notes| notes & note::DOWN_CONVERT_INPUTS == 0).collect();
     // A caller that forbids TF32, or what is not deterministic, tries others than those that were recorded.
     if !passed.is_empty() {
         kept.sizes.clear();
     }
-    let call = kept.convolution.filter(|_| kept.is_near || kept.sizes.is_empty())?;
+    let call = kept.convolution.filter(|_| kept.sizes.is_empty() || (kept.is_near && kept.built == 0))?;
+    let below = kept.least.unwrap_or(u64::MAX);
     drop(kept);
     let is_full = passed.iter().any(|notes| notes & (note::TENSOR_CORE | note::NONDETERMINISTIC) == note::TENSOR_CORE);
-    refused::first_of(&heuristics, place + 1, &call, is_full)
+    refused::first_of(&heuristics, place + 1, &call, is_full, below)
 }
 
 /// What a plan takes.
 fn size_of_plan(configuration: Opaque, place: Option<(Arc<Lock<Tried>>, usize)>, is_real: bool) -> u64 {
-    let (mut convolution, mut near) = (None, None);
-    if let Some((tried, place)) = place {
-        let refused = refused_first(&tried, place);
-        let mut tried = tried.lock();
-        convolution = tried.convolution;
-        let at = tried.built;
-        tried.built += 1;
-        let refusals = memory::REFUSALS.load(Ordering::Relaxed);
-        if at == 0 {
-            tried.refusals = refusals;
-        } else if tried.refusals == refusals {
-            // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
-            let most = convolution.and_then(|call| refused::most_of_all(&call));
-            let own = if is_real { without_device(configuration, convolution) } else { 0 };
-            return own.max(most.filter(|_| at == 1).unwrap_or(0));
-        }
-        // Each list that was recorded ends with one that needs nothing.
-        if at > 0 && place + 1 == tried.notes.len() {
-            return 0;
-        }
-        let last = tried.sizes.last().filter(|_| tried.is_whole);
-        near = tried.sizes.get(at).or(last).copied();
-        if let Some(asked) = refused {
-            return with_counters(asked, near);
-        }
-        if let Some(size) = near.filter(|_| at > 0 || !tried.is_near) {
-            return size;
-        }
+    let Some((tried, place)) = place else {
+        return if is_real { without_device(configuration, None) } else { 0 };
+    };
+    let size = size_of_next(configuration, &tried, place, is_real);
+    let mut tried = tried.lock();
+    tried.built += 1;
+    tried.least = Some(tried.least.map_or(size, |least| least.min(size)));
+    size
+}
+
+/// What the plan takes that is tried next, of the configuration at a place of the list.
+fn size_of_next(configuration: Opaque, tried: &Lock<Tried>, place: usize, is_real: bool) -> u64 {
+    let refusals = memory::REFUSALS.load(Ordering::Relaxed);
+    let mut kept = tried.lock();
+    let (convolution, at) = (kept.convolution, kept.built);
+    let own = || if is_real { without_device(configuration, convolution) } else { 0 };
+    if at == 0 {
+        (kept.first, kept.refusals) = (place, refusals);
+    } else if kept.refusals == refusals {
+        drop(kept);
+        // Nothing was refused, and yet the caller asks on: it tries all engines (`cudnn.benchmark`), and takes the most that one of them is given.
+        let most = convolution.and_then(|call| refused::most_of_all(&call));
+        return own().max(most.filter(|_| at == 1).unwrap_or(0));
     }
-    if !is_real {
+    drop(kept);
+    let refused = refused_ahead(tried, place);
+    let tried = tried.lock();
+    let last = tried.sizes.last().filter(|_| tried.is_whole);
+    let near = tried.sizes.get(at).or(last).copied();
+    if let Some(asked) = refused {
+        return with_counters(asked, near);
+    }
+    // Each list that was recorded ends with one that needs nothing.
+    if at > 0 && place + 1 == tried.notes.len() {
         return 0;
     }
-    with_counters(without_device(configuration, convolution), near)
+    near.filter(|_| at > 0 || !tried.is_near).unwrap_or_else(|| with_counters(own(), near))
 }
 
 /// What a plan would be given, as cuDNN says without a device.
@@ -356,10 +365,12 @@ functions! {
             return Err(BAD_PARAM);
         };
         if let Some(Descriptor::Configuration(Some((tried, _)))) = configuration.and_then(kept)
-            && let Some(call) = tried.lock().convolution
-            && size / 4 > call.bytes()
         {
-            launch::spend(2);
+            let mut tried = tried.lock();
+            tried.heuristics = None;
+            if tried.convolution.is_some_and(|call| size / 4 > call.bytes()) {
+                launch::spend(2);
+            }
         }
         check_handle(handle)
     }

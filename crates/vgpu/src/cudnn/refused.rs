@@ -15,10 +15,10 @@ use crate::libc;
 #[path = "../../../card/src/device/sim/workspaces/algorithms.rs"]
 mod rule;
 
-/// What the plan is given that is refused, where one is ranked ahead of the last of so many that the heuristics list. `is_full` passes over
-/// cuBLASLt's, which compute float32 in TF32.
-pub(super) fn first_of(heuristics: &engine::Descriptor, listed: usize, call: &Convolution, is_full: bool) -> Option<u64> {
-    let taken = |engine: &i64| of_engine(*engine, call).filter(|_| !(is_full && matches!(engine, 58 | 62 | 63)));
+/// What the plan is given that is refused, where one that takes less than `below` is ranked ahead of the last of so many that the heuristics list.
+/// `is_full` passes over cuBLASLt's, which compute float32 in TF32.
+pub(super) fn first_of(heuristics: &engine::Descriptor, listed: usize, call: &Convolution, is_full: bool, below: u64) -> Option<u64> {
+    let taken = |engine: &i64| of_engine(*engine, call).filter(|size| *size < below && !(is_full && matches!(engine, 58 | 62 | 63)));
     REFUSED.iter().find_map(taken)?;
     logged(|| engine::look_for(heuristics, listed)).iter().find_map(taken)
 }

@@ -98,7 +98,7 @@ impl Device {
     }
 }
 
-/// How often a device had no more memory.
+/// How often a device had no more memory, or was asked how much there is, as PyTorch does where its own limit refuses memory.
 pub static REFUSALS: AtomicUsize = AtomicUsize::new(0);
 
 /// Reserves the addresses of a device.

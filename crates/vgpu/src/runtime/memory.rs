@@ -3,6 +3,7 @@
 //! A copy in a capture is not made: it would be, each time that the graph is launched, and by then nobody computed its source.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 use super::devices::{current_device, device};
 use super::errors::{ALREADY_REGISTERED, INVALID_DIRECTION, INVALID_PITCH, NOT_REGISTERED};
@@ -226,6 +227,7 @@ runtime! {
     cudaMemGetInfo(to_free: *mut usize, to_total: *mut usize) {
         device(0)?;
         let (free, total) = memory::info(current_device())?;
+        memory::REFUSALS.fetch_add(1, Ordering::Relaxed);
         out(to_free, free as usize)?;
         out(to_total, total as usize)
     }
