@@ -404,9 +404,10 @@ def initialised():
     if limit is not None:
         for device in range(torch.cuda.device_count()):
             torch.cuda.set_per_process_memory_fraction(float(limit), device)
-    # Without `values`, PyTorch 2.11 loses errors while it records (values.cpp).
-    if FOLDER and (values or not torch.__version__.startswith("2.11.")):
-        torch.cuda.memory._record_memory_history(max_entries=HISTORY, stacks="python")
+    # PyTorch 2.11 loses the error that is on its way where it asks for the stack of what is freed (pytorch/pytorch#179536), as at the end of a recomputation.
+    if FOLDER:
+        context = "alloc" if torch.__version__.startswith("2.11.") else "all"
+        torch.cuda.memory._record_memory_history(context=context, max_entries=HISTORY, stacks="python")
     torch._C._cuda_attach_out_of_memory_observer(out_of_memory)
     report(
         "start",

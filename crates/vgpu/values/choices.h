@@ -4,8 +4,9 @@
 #include "tensors.h"
 #include <ATen/core/PhiloxRNGEngine.h>
 
-// src/runtime/devices.rs.
+// src/runtime/devices.rs and memory.rs.
 extern "C" int cudaDeviceGetAttribute(int* value, int attribute, int device);
+extern "C" int cudaMemsetAsync(void* to, int value, size_t bytes, void* stream);
 
 namespace batchfit {
 
@@ -145,12 +146,8 @@ inline bool are_equal(const Tensor& a, const Tensor& b) {
 // Fills a result of booleans with one answer.
 inline void fill_answer(const Tensor& result, bool answer) {
   if (!is_plain(result) || span(result) > (answer ? SMALL_INTEGERS : SMALL_MASK)) return mark_unknown(result);
-  char *start = static_cast<char*>(result.mutable_data_ptr()), *end = start + span(result);
-  // Pages that are given back read as zero and take nothing of the host.
-  constexpr uint64_t PAGE = 4096;
-  char *first = start + (-address(result)) % PAGE, *last = end - (address(result) + span(result)) % PAGE;
-  if (answer || first >= last || madvise(first, last - first, MADV_DONTNEED)) first = last = end;
-  memset(start, answer, first - start), memset(last, 0, end - last);
+  // Zeros take nothing of the host.
+  answer ? (void)memset(result.mutable_data_ptr(), 1, span(result)) : (void)cudaMemsetAsync(result.mutable_data_ptr(), 0, span(result), nullptr);
   mark_known(result, true);
 }
 

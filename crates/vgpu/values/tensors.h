@@ -12,7 +12,6 @@
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/ScopeExit.h>
-#include <sys/mman.h>
 #include <torch/library.h>
 
 // src/python.rs and src/runtime/launch.rs.

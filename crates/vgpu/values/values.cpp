@@ -5,8 +5,6 @@
 // It is built against the headers of one PyTorch, since the dispatcher has no C interface, and loaded by python/values.py.
 #include "kernel.h"
 
-#include <torch/csrc/profiler/combined_traceback.h>
-
 namespace batchfit {
 
 // Whether wrapping it would cost for nothing: it has no bytes to be known, or consists of operators and launches that are seen by themselves.
@@ -68,23 +66,6 @@ int wrap_all() {
   return static_cast<int>(wrapped->size() - before);
 }
 
-// PyTorch 2.11 asks a running node of the graph for the lines of its forward pass when memory is freed, and thereby drops an error that
-// is on its way: a checkpoint that is not reentrant ends its recomputation by one (pytorch/pytorch#179536). So nobody is asked for them.
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR == 11
-struct NoForwardLines : torch::CapturedTraceback::Python {
-  using Frames = std::vector<torch::CapturedTraceback::PyFrame>;
-  bool canGather() override { return next_ && next_->canGather(); }
-  Frames gather() override { return next_->gather(); }
-  void release(Frames& frames) override { next_->release(frames); }
-  void appendSymbolized(const Frames& frames, torch::SymbolizedTracebacks& to) override { next_->appendSymbolized(frames, to); }
-  int traverse(Frames& frames, torch::CapturedTraceback::visitproc visit, void* with) override { return next_->traverse(frames, visit, with); }
-  int clear(Frames& frames) override { return next_->clear(frames); }
-};
-void keep_errors() { torch::CapturedTraceback::addPythonUnwinder(new NoForwardLines); }
-#else
-void keep_errors() {}
-#endif
-
 }  // namespace batchfit
 
 // What this was made from, for python/values.py.
@@ -94,7 +75,6 @@ extern "C" __attribute__((visibility("default"))) const char* batchfit_values_ma
 extern "C" __attribute__((visibility("default"))) int batchfit_values_install() {
   using namespace batchfit;
   static const auto* listener [[maybe_unused]] = new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
-  static const bool once [[maybe_unused]] = (keep_errors(), true);
   return wrap_all();
 }
 
