@@ -75,9 +75,11 @@ pub fn holder(id: &str) -> LeaseOwner {
 
 /// A fit that waits for an agent.
 #[derive(Debug)]
-struct Waiting {
-    id: String,
-    lane: String,
+pub struct Waiting {
+    /// The fit.
+    pub id: String,
+    /// What it must not run beside.
+    pub lane: String,
 }
 
 by_name!(Waiting: id, lane);
@@ -162,15 +164,44 @@ impl Db {
 
     /// The agent of this id.
     pub async fn agent(&self, id: &str) -> Result<Option<StoredAgent>, StoreError> {
-        query!(
-            fetch_optional StoredAgent,
-            self.pool.on(),
-            "SELECT id, name, instance, owner, version, rules, duty, cards,
-                      registered_at, seen_at
-                 FROM agent WHERE id = $1",
-            id,
-        )
+        self.one_agent(id, true).await
+    }
+
+    /// The agent of this name.
+    pub async fn agent_named(&self, name: &str) -> Result<Option<StoredAgent>, StoreError> {
+        self.one_agent(name, false).await
+    }
+
+    async fn one_agent(&self, of: &str, by_id: bool) -> Result<Option<StoredAgent>, StoreError> {
+        query!(fetch_optional StoredAgent, self.pool.on(), "SELECT id, name, instance, owner, version, rules, duty, cards, registered_at, seen_at
+                 FROM agent WHERE id = $1 AND $2 OR name = $1 AND NOT $2",
+            of,
+            by_id,)
         .map_err(with_context("read an agent"))
+    }
+
+    /// Whether an agent that was heard of since `lost`, and will take more some day, has so many cards of a kind.
+    pub async fn has_cards(
+        &self,
+        kind: &str,
+        is_simulated: bool,
+        count: u64,
+        lost: Time,
+    ) -> Result<bool, StoreError> {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        query!(fetch_optional scalar, self.pool.on(), ["SELECT id FROM agent
+              WHERE duty <> 'draining' AND seen_at >= $1 AND cards LIKE '%\"' || $2 || '\"%'
+                AND (SELECT count(*) FROM json_each(cards) AS card
+                      WHERE card.value ->> 'kind' = $2 AND card.value ->> 'simulated' = $3) >= $4 LIMIT 1", "SELECT id FROM agent
+              WHERE duty <> 'draining' AND seen_at >= $1 AND CAST(cards AS TEXT) LIKE '%\"' || $2 || '\"%'
+                AND (SELECT count(*) FROM json_array_elements(cards) AS card
+                      WHERE card ->> 'kind' = $2 AND CAST(card ->> 'simulated' AS BOOLEAN) = $3) >= $4 LIMIT 1"],
+            lost,
+            kind,
+            is_simulated,
+            count,)
+        .map(|found: Option<String>| found.is_some())
+        .map_err(with_context("look for cards of agents"))
     }
 
     /// Notes that an agent is there.
@@ -244,36 +275,32 @@ impl Db {
             "DELETE FROM agent WHERE seen_at < $1",
             oldest
         )
-        .map(|dropped| dropped)
         .map_err(with_context("forget lost agents"))
     }
 
-    /// The fits of these lanes that wait for an agent, each with its lane, in the order in which they are handed out: see [`Db::claim`]. A
-    /// comma is before and behind each lane.
+    /// The fits of these lanes that wait for an agent, in the order in which they are handed out: see [`Db::claim`]. A comma is before
+    /// and behind each lane.
     pub async fn waiting_for_agents(
         &self,
         lanes: &str,
         now: Time,
-    ) -> Result<Vec<(String, String)>, StoreError> {
-        let patience = super::fit::PATIENCE_MS;
-        let waiting = query!(
+    ) -> Result<Vec<Waiting>, StoreError> {
+        query!(
             fetch_all Waiting,
             self.pool.on(),
             "SELECT id, lane FROM
-                (SELECT id, lane, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
+                (SELECT id, lane, owner, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
                         + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = asks.owner AND $3 LIKE '%,' || other.lane || ',%') END AS turn,
                         CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asks.owner) END AS served,
                         is_later
                    FROM (SELECT id, lane, owner, CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END AS is_later
-                           FROM asked WHERE $3 LIKE '%,' || lane || ',%') AS asks) AS of_each
-              GROUP BY id, lane, is_later ORDER BY min(turn), min(served), is_later, id",
+                           FROM fit WHERE state = 'queued' AND $3 LIKE '%,' || lane || ',%') AS asks) AS of_each
+              ORDER BY turn, served, is_later, id",
             now,
-            patience,
+            super::fit::PATIENCE_MS,
             lanes,
-        );
-        waiting
-            .map(|rows| rows.into_iter().map(|row| (row.id, row.lane)).collect())
-            .map_err(with_context("list what waits for agents"))
+        )
+        .map_err(with_context("list what waits for agents"))
     }
 
     /// Hands out this fit, or nothing where another agent took it, it does not wait, or its holder works on more or fewer than `held` by now.
@@ -317,13 +344,13 @@ impl Db {
         Ok(state.zip(claimed))
     }
 
-    /// Gives agents that could not reach a server time to say that they are there: their leases last until then at least. For a
-    /// server that starts, perhaps after minutes without any.
+    /// Gives agents that could not reach a server time to say that they are there: their leases last until then at least, and what they
+    /// last longer counts as no work. For a server that starts, perhaps after minutes without any.
     pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
         query!(
             execute,
             self.pool.writing(),
-            "UPDATE fit SET lease_until = $1
+            "UPDATE fit SET lease_until = $1, worked_ms = worked_ms - ($1 - coalesce(lease_until, $1))
               WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < $1",
             until
         )
@@ -443,11 +470,7 @@ mod tests {
     async fn what_an_operator_said_holds_and_the_next_process_stays_cordoned() {
         let db = Db::open("sqlite::memory:").await.unwrap();
         let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
-        for duty in [
-            Assignment::Draining,
-            Assignment::Ready,
-            Assignment::Cordoned,
-        ] {
+        for duty in Assignment::ALL {
             assert!(db.set_duty(&first.id, duty).await.unwrap());
             let now = register(&db, &agent("node", "a", 20), 0).await.unwrap();
             assert_eq!(now.duty, duty);

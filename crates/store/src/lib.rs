@@ -34,7 +34,7 @@ use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
-pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
+pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, Waiting, holder};
 pub use database::copy::CopiedRows;
 pub use database::maintenance::{Checked, Pruned};
 pub use database::ownership::Ownership;

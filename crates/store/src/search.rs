@@ -137,9 +137,16 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
+        // Two that begin at once make room for one each.
+        let begin = "begin to store a search";
+        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
+        let mut transaction = connection
+            .begin_alone()
+            .await
+            .map_err(with_context(begin))?;
         query!(
             execute,
-            self.pool.writing(),
+            transaction.on(),
             "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
             idle
         )
@@ -147,19 +154,19 @@ impl Db {
         let most = i64::from(bounds.searches);
         let of_a_key = i64::from(bounds.of_a_key);
         let contested = now.0.saturating_sub(bounds.contested_ms);
-        query!(execute, self.pool.writing(), "DELETE FROM search
+        query!(execute, transaction.on(), "DELETE FROM search
               WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
                             ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
                             LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
             most,
             contested,)
         .map_err(with_context("drop the oldest searches"))?;
-        query!(execute, self.pool.writing(), "DELETE FROM upload_reference
+        query!(execute, transaction.on(), "DELETE FROM upload_reference
               WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
         .map_err(with_context("drop what no search refers to"))?;
         let added = query!(
             execute,
-            self.pool.writing(),
+            transaction.on(),
             "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
              SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
                 AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
@@ -171,6 +178,8 @@ impl Db {
             of_a_key,
         )
         .map_err(with_context("store a search"))?;
+        let commit = with_context("commit a search");
+        transaction.commit().await.map_err(commit)?;
         Ok(added == 1)
     }
 
@@ -403,6 +412,19 @@ mod tests {
             assert!(add_of(&db, next, "greedy", 2).await);
         }
         assert!(db.search("c").await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn searches_that_begin_together_make_room_for_each_other() {
+        let db = TestDatabase::new().await;
+        for id in ["a", "b", "c"] {
+            assert!(add(&db, id, 0).await);
+            assert!(db.cancel_search(id, Time(1)).await.unwrap());
+        }
+
+        let begun = tokio::join!(add(&db, "d", 2), add(&db, "e", 2), add(&db, "f", 2));
+
+        assert_eq!(begun, (true, true, true));
     }
 
     async fn tell(db: &Db, id: &str, batch: u64) -> ObservationStatus {

@@ -266,11 +266,15 @@ pub fn patience_for_large() -> Duration {
     }
 }
 
+/// Whether the model is large, whatever work it is.
+pub(super) fn is_large(request: &Request) -> bool {
+    request.size().unwrap_or(0) >= LARGE
+}
+
 /// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated. `auto` is a lane of its
 /// own: its worker takes a GPU that is free, and waits for its turn where none is.
 pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
-    let size = request.size().unwrap_or(0);
-    let is_large = size >= LARGE || work(request) >= LARGE_WORK;
+    let is_large = is_large(request) || work(request) >= LARGE_WORK;
     match (&request.device, card) {
         (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if is_large => {
             LARGE_LANE.to_owned()

@@ -17,6 +17,7 @@ use super::document::{FitError, json, recommendations};
 use super::events::Notification;
 use super::lanes::answering;
 use super::queue::{Running, Shared};
+use super::shares::{niceness_of, yielding};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::jobs::{Isolation, Work};
@@ -127,7 +128,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
         }
     }
     if expired && may_take {
-        let fits = shared.db.expired(now, &shared.holder).await?;
+        let fits = shared.db.expired(now, &shared.holder, silence).await?;
         if fits > 0 {
             tracing::warn!(
                 fits,
@@ -226,6 +227,7 @@ async fn answer(
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     let put_back = || persist(shared, id, || shared.db.put_back(attempt));
+    let asked = usize::try_from(claimed.of_key).unwrap_or(0);
     // Another process reads the text for itself.
     let handed = shared.spec_cache.take(id).filter(|_| !claimed.apart);
     let (handed, permit) = handed.unzip();
@@ -242,7 +244,7 @@ async fn answer(
     };
     let request = match handed {
         Some(request) => Arc::new(request),
-        None => match read(shared, (id, &claimed.request), &running.cancel).await? {
+        None => match read(shared, (id, &claimed.request), asked, &running.cancel).await? {
             // As it was when it was asked: its fingerprint says so.
             Ok(request) => Arc::new(request.with_calibration(known(claimed))),
             // It was valid when it was queued, so it was queued by another version.
@@ -269,7 +271,6 @@ async fn answer(
         let apart = claimed.apart;
         let log = shared.events.find(id);
         let lane = claimed.lane.clone();
-        let asked = usize::try_from(claimed.of_key).unwrap_or(0);
         move |engine: &dyn Engine| {
             let progress = |step: Progress| {
                 if let Some(log) = &log {
@@ -351,10 +352,11 @@ where
     }
 }
 
-/// Reads the request of a fit, not on this thread: it may be megabytes, and others wait for the thread.
+/// Reads the request of a fit, whose key asks so much, not on this thread: it may be megabytes, and others wait for the thread.
 pub(super) async fn read(
     shared: &Arc<Shared>,
     (id, text): (&str, &JsonText),
+    asked: usize,
     cancel: &Cancel,
 ) -> Result<Result<Request, FitError>, StoreError> {
     let text = text.clone().into_shared();
@@ -374,7 +376,7 @@ pub(super) async fn read(
             };
             shared.parse(document, &Uploads::unpack(named)?)
         };
-        move |_: &dyn Engine| with_cancel(&cancel, read)
+        move |_: &dyn Engine| yielding(niceness_of(asked), || with_cancel(&cancel, read))
     };
     let parsed: Result<Option<Result<Request, RequestError>>, JobError> =
         on_thread(id, Arc::clone(&shared.engine), parse).await;

@@ -10,10 +10,9 @@ use crate::engine::{Connection, Link, Transaction};
 use crate::{Db, StoreError, with_context};
 
 /// The tables, those first to which others refer.
-const TABLES: [&str; 21] = [
+const TABLES: [&str; 20] = [
     "request",
     "fit",
-    "asker",
     "probe",
     "recommendation",
     "recommendation_gone",

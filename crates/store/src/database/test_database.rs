@@ -128,7 +128,7 @@ impl Db {
     pub(crate) async fn interrupted(&self) -> Result<u64, StoreError> {
         if self.is_shared() {
             let nobody = crate::LeaseOwner::other("nobody".to_owned());
-            return self.expired(crate::Time(i64::MAX), &nobody).await;
+            return self.expired(crate::Time(i64::MAX), &nobody, 0).await;
         }
         self.recover().await
     }

@@ -56,6 +56,13 @@ impl Schema {
                     table.remove(&old);
                     table.insert(format!("{}{check}", &old[..old.find("CHECK").unwrap()]));
                 }
+                ["DROP", "TABLE", name] => {
+                    schema.tables.remove(name);
+                }
+                ["DROP", "INDEX", name] => {
+                    let is_it = |index: &String| index.split(' ').any(|word| word == name);
+                    schema.indexes.retain(|index| !is_it(index));
+                }
                 ["CREATE", "INDEX", ..] | ["CREATE", "UNIQUE", "INDEX", ..] => {
                     schema.indexes.insert(words_of(&statement));
                 }

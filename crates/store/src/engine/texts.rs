@@ -33,9 +33,15 @@ fn literals(source: &str) -> Vec<String> {
 
 /// What is written for PostgreSQL alone.
 fn is_of_postgres(text: &str) -> bool {
-    ["pg_", "#>>", "FOR UPDATE", "current_schema", "::"]
-        .iter()
-        .any(|word| text.contains(word))
+    let own = [
+        "pg_",
+        "#>>",
+        "FOR UPDATE",
+        "current_schema",
+        "::",
+        "json_array_elements",
+    ];
+    own.iter().any(|word| text.contains(word))
 }
 
 /// Each file's source, without its tests.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::terms::PATIENCE_MS;
-use super::{Attempt, FitState, Lease, LeaseOwner, NewFit};
+use super::{Attempt, Lease, LeaseOwner, NewFit};
 use crate::engine::{Connection, query};
 use crate::request::{keep_request, request_digest};
 use crate::text::by_name;
@@ -51,14 +51,6 @@ impl Claimed {
     }
 }
 
-/// A fit and one of the keys that asked for it.
-struct Asked {
-    id: String,
-    owner: String,
-}
-
-by_name!(Asked: id, owner);
-
 /// How many fits on simulated devices one holder may run at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct ParallelSimulated(pub i64);
@@ -66,9 +58,8 @@ pub struct ParallelSimulated(pub i64);
 impl Db {
     /// Hands out the oldest fit whose lane is free where the holder works, or nothing: those first for whose answer a client
     /// waits, and those that have waited for a minute in any case. Keys take turns: the next fit of one comes after those of
-    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago. What several
-    /// keys asked for comes when it would be the turn of one of them; what agents are to do counts for nothing here. A key
-    /// that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
+    /// others that have fewer before it, running ones included, and of those that have as many, after who was served longer ago; what agents
+    /// are to do counts for nothing here. A key that runs nothing has twice as many places on simulated devices, and those of a key that runs several do not count as taken.
     ///
     /// One statement, so two workers can never claim the same row.
     pub async fn claim(
@@ -90,12 +81,11 @@ impl Db {
     ) -> Result<Option<Claimed>, StoreError> {
         query!(fetch_optional Claimed, self.pool.writing(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, min(turn) AS turn, min(served) AS served FROM
-                                   (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
                                            + (SELECT count(*) FROM fit_here AS other WHERE other.state = 'running' AND other.owner = asked.owner) END AS turn,
                                            CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asked.owner) END AS served
-                                      FROM asked WHERE lane NOT LIKE 'agent %') AS of_each GROUP BY id) AS turns ON turns.id = waiting.id
+                                      FROM fit AS asked WHERE state = 'queued' AND lane NOT LIKE 'agent %') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
@@ -114,12 +104,11 @@ impl Db {
                   NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, min(turn) AS turn, min(served) AS served FROM
-                                   (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
+                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
                                            + (SELECT count(*) FROM fit_here AS other WHERE other.state = 'running' AND other.owner = asked.owner) END AS turn,
                                            CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asked.owner) END AS served
-                                      FROM asked WHERE lane NOT LIKE 'agent %') AS of_each GROUP BY id) AS turns ON turns.id = waiting.id
+                                      FROM fit AS asked WHERE state = 'queued' AND lane NOT LIKE 'agent %') AS turns ON turns.id = waiting.id
                              WHERE waiting.state = 'queued'
                                AND (SELECT count(*) FROM fit AS busy
                                      WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
@@ -236,58 +225,37 @@ impl Db {
         .map_err(with_context("fail a fit"))
     }
 
-    /// Cancels a fit that has not ended. Where an owner is named it takes back what it asked, and the last one's ends the fit: until then
-    /// it is another's. False when it did not ask, or there is no such fit.
+    /// Cancels a fit that has not ended, where it is this owner's if one is named. False when it is not, or there is no such fit.
     pub async fn cancel(
         &self,
         id: &str,
         owner: Option<&str>,
         now: Time,
     ) -> Result<bool, StoreError> {
-        let taken_back = query!(
+        query!(
             execute,
             self.pool.writing(),
-            "DELETE FROM asker WHERE fit_id = $1 AND owner = $2",
-            id,
-            owner
-        )
-        .map_err(with_context("take back a fit"))?;
-        let cancelled = query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE fit SET owner = coalesce(other.owner, fit.owner),
-                            state = CASE WHEN other.owner IS NULL THEN 'cancelled' ELSE state END,
-                            finished_at = CASE WHEN other.owner IS NULL THEN $2 END
-               FROM (SELECT min(owner) AS owner FROM asker WHERE fit_id = $1 AND owner <> $3
-                        AND owner NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)) AS other
-              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR fit.owner = $3)",
+            "UPDATE fit SET state = 'cancelled', finished_at = $2
+              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
             id,
             now,
             owner,
         )
-        .map_err(with_context("cancel a fit"))?;
-        Ok(taken_back + cancelled > 0)
+        .map(|cancelled| cancelled == 1)
+        .map_err(with_context("cancel a fit"))
     }
 
-    /// Cancels waiting fits of keys that were revoked, unless another key asked for them too. Gives their ids.
+    /// Cancels waiting fits of keys that were revoked. Gives their ids.
     pub async fn cancel_of_revoked_keys(&self, now: Time) -> Result<Vec<String>, StoreError> {
-        let asked = query!(
-            fetch_all Asked,
-            self.pool.on(),
-            "SELECT fit.id, api_key.id AS owner FROM fit
-               JOIN api_key ON fit.owner = api_key.id
-                            OR EXISTS (SELECT 1 FROM asker WHERE fit_id = fit.id AND asker.owner = api_key.id)
-              WHERE state = 'queued' AND revoked_at IS NOT NULL",
+        query!(
+            fetch_all scalar,
+            self.pool.writing(),
+            "UPDATE fit SET state = 'cancelled', finished_at = $1
+              WHERE state = 'queued' AND owner IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)
+             RETURNING id",
+            now,
         )
-        .map_err(with_context("find the fits of a key"))?;
-        let mut ended = Vec::new();
-        for Asked { id, owner } in asked {
-            self.cancel(&id, Some(&owner), now).await?;
-            if self.fit_state(&id).await? == Some(FitState::Cancelled) {
-                ended.push(id);
-            }
-        }
-        Ok(ended)
+        .map_err(with_context("cancel the fits of a key"))
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.

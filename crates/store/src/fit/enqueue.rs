@@ -62,7 +62,7 @@ impl NewFit {
 pub enum Reuse {
     /// Yes: nothing that it depends on can have changed.
     Finished,
-    /// No, but equal requests at the same time share the work.
+    /// No, but equal requests of one key at the same time share the work.
     InFlight,
 }
 
@@ -118,18 +118,19 @@ impl Db {
                 }
             }
             let same: Option<String> = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
-                AND (state IN ('queued', 'running')
+                AND (state IN ('queued', 'running') AND owner = $5
                      OR state = 'done' AND batchfit_version = $2 AND $3
                         AND (answered_by = '' OR $4 LIKE 'agent %' AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)))
               ORDER BY id DESC LIMIT 1",
             new.fingerprint,
             new.batchfit_version,
             finished,
-            new.lane,)
+            new.lane,
+            new.owner,)
         .map_err(with_context("find the same fit"))?;
             if let Some(same) = same {
                 self.ask_again(&same, &new.owner, new.terms).await?;
-                // Whoever asked for it may have taken it back before.
+                // It may have been taken back meanwhile.
                 match self.fit_state(&same).await? {
                     None | Some(FitState::Cancelled) => continue,
                     Some(_) => return Ok(Enqueued::Same(same)),
@@ -176,13 +177,13 @@ async fn enqueue_on(
                 EXISTS (SELECT 1 FROM fit WHERE fingerprint >= $15 AND fingerprint < $16 AND state = 'failed' AND apart),
                 $11, $12, $13, $14, $17
           WHERE NOT EXISTS (SELECT 1 FROM fit WHERE fingerprint = $2
-                            AND (state IN ('queued', 'running')
+                            AND (state IN ('queued', 'running') AND owner = $17
                                  OR state = 'done' AND batchfit_version = $3 AND $9
                                     AND (answered_by = '' OR $6 LIKE 'agent %'
                                          AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL))))
             AND (SELECT count(*) FROM fit WHERE state = 'queued') < $10
             AND (SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $17) < $18
-             ON CONFLICT (fingerprint) WHERE state IN ('queued', 'running') DO NOTHING",
+             ON CONFLICT (fingerprint, owner) WHERE state IN ('queued', 'running') DO NOTHING",
         new.id,
         new.fingerprint,
         new.batchfit_version,

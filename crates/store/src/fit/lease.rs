@@ -134,13 +134,22 @@ impl Db {
         .map_err(with_context("renew leases"))
     }
 
-    /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how
-    /// many.
-    pub async fn expired(&self, now: Time, mine: &LeaseOwner) -> Result<u64, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE, worked_ms = worked_ms + $1 - started_at
+    /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how many. Of
+    /// the first attempt the last `silence` milliseconds of its lease count as no work: most that are lost have ended. Of later ones they do,
+    /// so that nobody holds a fit for ever by saying nothing.
+    pub async fn expired(
+        &self,
+        now: Time,
+        mine: &LeaseOwner,
+        silence: i64,
+    ) -> Result<u64, StoreError> {
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE,
+                    worked_ms = worked_ms - started_at + CASE WHEN attempts > 1 THEN $1
+                                                              WHEN lease_until - $3 > started_at THEN lease_until - $3 ELSE started_at END
               WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
-            mine,)
+            mine,
+            silence,)
         .map_err(with_context("queue fits again whose lease has passed"))
     }
 

@@ -51,8 +51,7 @@ pub struct IdempotentMatch {
 by_name!(IdempotentMatch: body, fit_id);
 
 impl Db {
-    /// A fit that waits or runs is asked for under other terms too: it gets the better of both. One that another key asks for as well
-    /// is both keys', and its turn comes when either one's would.
+    /// A fit that waits or runs is asked for again by its key under other terms: it gets the better of both.
     pub(super) async fn ask_again(
         &self,
         id: &str,
@@ -61,17 +60,10 @@ impl Db {
     ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
-        query!(execute, self.pool.writing(), "INSERT INTO asker (fit_id, owner)
-                SELECT id, owner FROM fit WHERE id = $1 AND owner <> $2 AND state IN ('queued', 'running')
-                 UNION ALL SELECT id, $2 FROM fit WHERE id = $1 AND owner <> $2 AND state IN ('queued', 'running')
-                    ON CONFLICT DO NOTHING",
-            id,
-            owner)
-        .map_err(with_context("share a fit"))?;
         query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END
-              WHERE id = $1 AND state IN ('queued', 'running')
-                AND (owner <> $4 OR priority <> $2 AND $2 = 'interactive'
+              WHERE id = $1 AND state IN ('queued', 'running') AND owner = $4
+                AND (priority <> $2 AND $2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",
             id,
             priority,

@@ -119,12 +119,7 @@ async fn a_revoked_key_waits_for_nothing() {
         let issued = ApiKey::issue(id.to_owned(), name, Scope::Fit, &[7; 32], Time(1));
         assert!(db.add_key(&issued.unwrap().0).await.unwrap());
     }
-    for (id, owner) in [
-        ("runs", "id"),
-        ("waits", "id"),
-        ("shared", "id"),
-        ("others", "other"),
-    ] {
+    for (id, owner) in [("runs", "id"), ("waits", "id"), ("others", "other")] {
         let asked = NewFit {
             owner: owner.to_owned(),
             ..new(id, "sim")
@@ -136,22 +131,15 @@ async fn a_revoked_key_waits_for_nothing() {
             assert_eq!(claim(&db).await.as_deref(), Some("runs"));
         }
     }
-    let terms = FitTerms::default();
-    db.ask_again("shared", "other", terms).await.unwrap();
 
     assert!(db.revoke_key("ci", Time(9)).await.unwrap());
     let cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
 
     assert_eq!(cancelled, ["waits"]);
-    assert!(db.revoke_key("other", Time(9)).await.unwrap());
-    let mut cancelled = db.cancel_of_revoked_keys(Time(9)).await.unwrap();
-    cancelled.sort();
-    assert_eq!(cancelled, ["others", "shared"]);
     for (id, state) in [
         ("runs", FitState::Running),
         ("waits", FitState::Cancelled),
-        ("shared", FitState::Cancelled),
-        ("others", FitState::Cancelled),
+        ("others", FitState::Queued),
     ] {
         assert_eq!(db.fit(id).await.unwrap().unwrap().state, state, "{id}");
     }
@@ -201,51 +189,40 @@ async fn a_key_has_a_part_of_the_queue() {
 }
 
 #[tokio::test]
-async fn a_shared_fit_comes_by_the_turn_of_either_key_and_ends_with_the_last() {
+async fn what_two_keys_ask_in_the_same_words_is_a_fit_of_each() {
     let db = TestDatabase::new().await;
-    let ask = async |id: &str, owner: &str, priority| {
-        let fit = NewFit {
-            owner: owner.to_owned(),
-            terms: FitTerms {
-                priority,
-                ..FitTerms::default()
-            },
-            ..new(id, "cuda:0")
-        };
-        let added = db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap();
-        !matches!(added, Enqueued::QueueFull { .. })
+    let terms = |priority, timeout| FitTerms {
+        priority,
+        timeout_seconds: Some(timeout),
     };
-    for (owner, ids) in [("a", ["1", "2", "3"]), ("b", ["1", "3", "2"])] {
-        for id in ids {
-            assert!(ask(id, owner, Priority::Batch).await);
-        }
-    }
-    assert!(!ask("4", "a", Priority::Batch).await);
-    // What goes first for b alone delays nothing that is a's as well.
-    for id in ["5", "6", "7"] {
-        assert!(ask(id, "b", Priority::Interactive).await);
-    }
-    assert!(!ask("8", "b", Priority::Batch).await);
-    // Each takes back what it asked, and the last one ends it.
-    for (owner, is_its, state) in [
-        ("c", false, FitState::Queued),
-        ("a", true, FitState::Queued),
-        ("a", false, FitState::Queued),
-        ("b", true, FitState::Cancelled),
-        ("b", false, FitState::Cancelled),
-    ] {
-        let cancelled = db.cancel("2", Some(owner), Time(1)).await;
-        assert_eq!(cancelled.unwrap(), is_its, "{owner}");
-        assert_eq!(db.fit_state("2").await.unwrap(), Some(state), "{owner}");
-    }
+    let (soon, later) = (Priority::Interactive, Priority::Batch);
+    let ask = async |id: &str, owner: &str, terms| {
+        let fit = NewFit {
+            fingerprint: "question".to_owned(),
+            owner: owner.to_owned(),
+            terms,
+            ..new(id, "simulated")
+        };
+        db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap()
+    };
+    assert_eq!(ask("1", "a", terms(later, 20)).await, Enqueued::Added);
+    assert_eq!(ask("2", "b", terms(soon, 900)).await, Enqueued::Added);
+    let known = Enqueued::Same("1".to_owned());
+    assert_eq!(ask("3", "a", terms(later, 30)).await, known);
 
-    let mut claimed = Vec::new();
-    for now in 1..=5 {
-        let fit = claim_for(&db, &me(), now).await.unwrap();
-        db.cancel(&fit.id, None, Time(now)).await.unwrap();
-        claimed.push(fit.id);
+    // Each has its own terms, and is cancelled by its own key alone.
+    for (id, limit, other) in [("1", 30, "b"), ("2", 900, "a")] {
+        assert_eq!(db.fit_timeout(id).await.unwrap(), Some(limit));
+        assert!(!db.cancel(id, Some(other), Time(1)).await.unwrap());
     }
-    assert_eq!(claimed, ["5", "1", "6", "3", "7"]);
+    assert!(db.cancel("1", Some("a"), Time(1)).await.unwrap());
+    assert_eq!(claim(&db).await.as_deref(), Some("2"));
+    // What is answered is known to all.
+    db.run("UPDATE fit SET state = 'done', result = '{}', finished_at = 2 WHERE id = '2'")
+        .await
+        .unwrap();
+    let known = Enqueued::Same("2".to_owned());
+    assert_eq!(ask("4", "a", terms(later, 20)).await, known);
 }
 
 #[tokio::test]
@@ -363,8 +340,8 @@ async fn only_a_silent_lease_owner_loses_its_fits() {
     let renewed = db.renew_all(Lease { holder: two, until }).await;
     assert_eq!(renewed.unwrap(), 1);
     // A holder that asks is alive, whatever the clock says.
-    assert_eq!(db.expired(Time(100), three).await.unwrap(), 0);
-    assert_eq!(db.expired(Time(101), three).await.unwrap(), 1);
+    assert_eq!(db.expired(Time(100), three, 50).await.unwrap(), 0);
+    assert_eq!(db.expired(Time(101), three, 50).await.unwrap(), 1);
 
     // What it says later counts no more, and the next attempt is apart.
     let lost = attempt("1", 1, one);
@@ -412,7 +389,7 @@ async fn a_start_takes_the_fits_of_servers_and_leaves_those_of_others() {
     } else {
         assert_eq!(held().await, [silent, alive.clone()]);
     }
-    db.expired(Time(1_001), &me()).await.unwrap();
+    db.expired(Time(1_001), &me(), 50).await.unwrap();
     assert_eq!(held().await.last(), Some(&alive));
 }
 
@@ -474,7 +451,7 @@ async fn a_lease_ends_one_silence_after_the_time_limit() {
     assert!(!overdue(9_000).await);
     assert_eq!(renew(9_000).await, Some(Time(2_600)));
     assert!(!overdue(2_600).await && overdue(2_601).await);
-    // No server was there to be told.
+    // No server was there to be told, and as long counts as no work.
     db.spare_agents(Time(9_500)).await.unwrap();
     assert_eq!(renew(9_600).await, Some(Time(9_500)));
     assert!(!overdue(9_500).await && overdue(9_501).await);
@@ -482,14 +459,14 @@ async fn a_lease_ends_one_silence_after_the_time_limit() {
 
     // What it took counts, whether it is given back or lost.
     let attempt = Some(claimed.attempt());
-    let back = db.give_back(&holder, attempt, Time(1_100)).await;
+    let back = db.give_back(&holder, attempt, Time(8_000)).await;
     assert_eq!(back.unwrap(), 1);
     let again = db.claim_one("1", lease, 0, Time(5_000)).await.unwrap();
     let again = again.unwrap();
     assert_eq!(again.timeout_seconds, Some(1));
     let renewed = db.renew(again.attempt(), Time(9_000), 500).await.unwrap();
     assert_eq!(renewed, Some(Time(6_500)));
-    assert_eq!(db.expired(Time(6_600), &me()).await.unwrap(), 1);
+    assert_eq!(db.expired(Time(6_600), &me(), 500).await.unwrap(), 1);
     let last = db.claim_one("1", lease, 0, Time(7_000)).await.unwrap();
     assert_eq!(last.unwrap().timeout_seconds, Some(0));
 }

@@ -177,3 +177,31 @@ async fn recommendations_keep_the_beginning_of_a_long_text() {
     let kept = &stored["items"][0]["limited_by"];
     assert_eq!(kept, &json!("x".repeat(200)));
 }
+
+#[tokio::test]
+async fn an_agents_answer_is_the_one_of_today_while_agents_answer() {
+    let service = service().await;
+    let mut simulated = registration("node1");
+    simulated["cards"][0]["simulated"] = json!(true);
+    let of_simulations = service.register(&simulated).await.id();
+    let near = async || {
+        let near = service.post("/v1/recommendations/nearest", ON_KIND).await;
+        near.json()["exact"].clone()
+    };
+    let answer = async |agent: &str, device: &str| {
+        service.post("/v1/fits", ON_KIND).await;
+        let attempt = service.attempt(agent).await;
+        let mut answer = answered(ON_KIND);
+        answer["result"]["environment"]["device"] = json!(device);
+        let told = service.finish(agent, &attempt, &answer).await;
+        assert_eq!(told.status, 204, "{}", told.text);
+    };
+    answer(&of_simulations, "sim:h200").await;
+    assert_eq!(near().await, true);
+    // Real cards go before simulated ones.
+    let real = service.agent("node2").await;
+    assert_eq!(near().await, false);
+    answer(&real, "cuda:0").await;
+
+    assert_eq!(near().await, true);
+}

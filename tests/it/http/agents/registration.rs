@@ -1,6 +1,9 @@
 //! Agents that register, stay, end and are listed, and bodies that are none of theirs.
 
+use batchfit::store::Scope;
+
 use super::*;
+use crate::http::keys::{Guarded, NO_LIMITS};
 
 #[tokio::test]
 async fn another_version_is_told_which_one_is_needed() {
@@ -196,4 +199,29 @@ async fn hostile_bodies_are_refused_and_fail_only_the_fit_that_they_answer() {
         .collect();
     assert_eq!(service.register(&many).await.status, 422);
     assert_eq!(service.state_of(&fit).await, "failed");
+}
+
+#[tokio::test]
+async fn who_forgets_its_own_cordoned_agent_hears_that_it_stays() {
+    let service = Guarded::start(Scripted::default(), NO_LIMITS).await;
+    let agent = service.key("node", Scope::Agent).await;
+    let admin = service.key("admin", Scope::Admin).await;
+    let body = registration("node1").to_string();
+    let welcome = service.with(&agent, "POST /v1/agents", &body).await;
+    let welcome: Value = serde_json::from_str(&welcome.body).unwrap();
+    let its = format!("/v1/agents/{}", welcome["id"].as_str().unwrap());
+    let patch = format!("PATCH {its}");
+    service
+        .with(&admin, &patch, r#"{"state": "cordoned"}"#)
+        .await;
+
+    for (key, status, says) in [
+        (&agent, 200, r#""state":"cordoned""#),
+        (&admin, 204, ""),
+        (&agent, 404, "/problems/not-found"),
+    ] {
+        let said = service.with(key, &format!("DELETE {its}"), "").await;
+        assert_eq!(said.status, status, "{said:?}");
+        assert!(said.body.contains(says), "{said:?}");
+    }
 }

@@ -32,7 +32,7 @@ const JSON: &str = "json";
 /// Queue a fit.
 ///
 /// Returns at once; follow `Location` for progress, or wait for the answer with `Prefer: wait=SECONDS`.
-/// The same request gives the same fit, and an equal question in other words the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
+/// The same request under the same key gives the same fit, and an equal question in other words or of another key the same answer in a fit of its own, unless it failed, was cancelled, or depends on what is free on a GPU.
 #[utoipa::path(post, path = "/v1/fits", tag = "fits", request_body = RequestDocument,
     params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, or as `json`, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
             example = "env", pattern = "^(json|text|markdown|env|hf|trl|lightning|accelerate|python)$"),
@@ -240,12 +240,11 @@ pub(in crate::http) async fn get_fit(
 
 /// Cancel a fit.
 ///
-/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. Who asked for it may, and `admin`; one that several keys asked for
-/// goes on until the last of them, or `admin`, cancels it.
+/// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. The key that asked for it may, and `admin`.
 #[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id")),
     responses(
-        (status = 200, body = FitDocument, description = "The fit is cancelled, or goes on for other keys, as its `state` says"),
+        (status = 200, body = FitDocument, description = "The fit is cancelled"),
         (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
         (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",

@@ -11,13 +11,17 @@ use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
 use crate::jobs::lanes::LARGE_LANE;
 use crate::jobs::runner::{known, on_thread, read};
-use crate::jobs::shares::{KeyPermit, permit_to_fetch, permit_to_work};
-use crate::jobs::{EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress};
+use crate::jobs::shares::{
+    KeyPermit, niceness_of, permit_to_fetch, permit_to_work, permits_in_use, yielding,
+};
+use crate::jobs::{
+    Engine, EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress,
+};
 use crate::limits::shorten;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoreError, StoredAgent, Time,
-    is_simulation,
+    Waiting, is_simulation,
 };
 
 use super::check::{check, is_hidden};
@@ -117,7 +121,7 @@ impl Jobs {
         let works_on = held.iter().map(|fit| fit.lane.as_str()).collect();
         let free = free_cards(&agent.name, &cards, free, works_on);
         let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
-        for (fit, lane) in waiting {
+        for Waiting { id, lane } in waiting {
             let Some(takes) = lanes.get(&lane) else {
                 continue;
             };
@@ -125,7 +129,7 @@ impl Jobs {
                 holder: &holder,
                 until: self.lease_until(now),
             };
-            let Some(claimed) = shared.db.claim_one(&fit, lease, held.len(), now).await? else {
+            let Some(claimed) = shared.db.claim_one(&id, lease, held.len(), now).await? else {
                 // Another agent was faster; or another claim of this one, which may have its card.
                 if shared.db.running_fits(Some(&holder)).await?.len() != held.len() {
                     return Ok(None);
@@ -138,16 +142,16 @@ impl Jobs {
                 continue;
             }
             tracing::info!(
-                fit.id = %fit, agent = %agent.name,
-                "the agent {} works on fit {fit}, attempt {}", agent.name, claimed.attempts
+                fit.id = %id, agent = %agent.name,
+                "the agent {} works on fit {id}, attempt {}", agent.name, claimed.attempts
             );
-            shared.told_by_agents().remove(&fit);
+            shared.told_by_agents().remove(&id);
             let before = claimed.attempts - 1;
-            shared.events.of(&fit, before, FitState::Running);
-            shared.events.publish(&fit, FitState::Running);
+            shared.events.of(&id, before, FitState::Running);
+            shared.events.publish(&id, FitState::Running);
             return Ok(Some(JobDocument {
-                attempt: format!("{fit}.{}", claimed.attempts),
-                fit,
+                attempt: format!("{id}.{}", claimed.attempts),
+                fit: id,
                 device: takes.device.clone(),
                 cards: takes.cards,
                 apart: claimed.apart,
@@ -386,16 +390,18 @@ impl Jobs {
         } else {
             (None, None)
         };
-        let tasks = shared.tasks.clone();
+        // What is spawned has no key.
+        let (tasks, asked) = (shared.tasks.clone(), permits_in_use());
         let reading = async move {
             let _place = place;
             let named = (claimed.id.as_str(), &claimed.request);
-            let request = match read(&shared, named, &Arc::default()).await? {
+            let request = match read(&shared, named, asked, &Arc::default()).await? {
                 Ok(request) => request,
                 Err(error) => return Ok((Err(error), turn)),
             };
             let engine = Arc::clone(&shared.engine);
-            let read = on_thread("request", engine, move |_| then(request)).await?;
+            let then = move |_: &dyn Engine| yielding(niceness_of(asked), || then(request));
+            let read = on_thread("request", engine, then).await?;
             Ok((Ok(read), turn))
         };
         tasks.spawn(reading).await.expect("it panics nowhere")

@@ -7,12 +7,15 @@
 use std::collections::HashMap;
 
 use crate::device::sim::Card;
-use crate::jobs::EngineError;
+use crate::jobs::{Engine, EngineError};
 use crate::model::{DeviceChoice, Request};
 use crate::store::AGENT_LANE;
 use batchfit_fit::card_name;
 
 use super::{AgentCard, AgentDocument, AgentState};
+
+/// How many agents an error names.
+pub(super) const MOST_NAMED: u8 = 20;
 
 /// Where a request is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +33,28 @@ pub(in crate::jobs) enum Executor {
     },
 }
 
+impl Executor {
+    /// The card as fingerprints name it, whether it is simulated, and the lane of agents; an error where it is to be here and is not.
+    pub(in crate::jobs) fn card(
+        self,
+        engine: &dyn Engine,
+        request: &Request,
+    ) -> Result<(Option<String>, bool, Option<String>), EngineError> {
+        match self {
+            Executor::Here => {
+                let card = engine.catalogue().card(request)?;
+                let is_simulated = card.is_none();
+                Ok((card, is_simulated, None))
+            }
+            Executor::Agents {
+                lane,
+                card,
+                is_simulated,
+            } => Ok((Some(card), is_simulated, Some(lane))),
+        }
+    }
+}
+
 /// How many cards a request takes.
 pub(super) fn cards_for(request: &Request) -> u64 {
     if request.is_parallel() {
@@ -39,43 +64,23 @@ pub(super) fn cards_for(request: &Request) -> u64 {
     }
 }
 
-/// Where a request leads while there are these agents.
-pub(super) fn executor(
-    request: &Request,
-    agents: &[AgentDocument],
-) -> Result<Executor, EngineError> {
-    match &request.device {
-        DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => Ok(Executor::Here),
-        DeviceChoice::Kind(kind) => Ok(of_kind(kind, cards_for(request), agents)),
-        DeviceChoice::Host(host, number) => of_host(host, *number, agents),
+/// To agents that have so many such cards.
+pub(super) fn of_kind(kind: &str, count: u64, is_simulated: bool) -> Executor {
+    let product = Card::find(kind).map_or(kind, |card| card.product);
+    Executor::Agents {
+        lane: lane_of_kind(kind, is_simulated, count),
+        // Of whichever machine: their drivers may differ.
+        card: card_name(product, None),
+        is_simulated,
     }
 }
 
-/// To agents that have so many such cards and will take more some day; those with real ones first.
-fn of_kind(kind: &str, count: u64, agents: &[AgentDocument]) -> Executor {
-    let stays = agents.iter().filter(|agent| match agent.state {
-        AgentState::Ready | AgentState::Busy | AgentState::Cordoned => true,
-        AgentState::Draining | AgentState::Lost => false,
-    });
-    let has = |agent: &AgentDocument, simulated| {
-        let is_such =
-            |card: &&AgentCard| card.kind.as_deref() == Some(kind) && card.simulated == simulated;
-        agent.cards.iter().filter(is_such).count() as u64 >= count
-    };
-    let is_simulated = [false, true].into_iter();
-    let mut is_simulated = is_simulated.filter(|it| stays.clone().any(|agent| has(agent, *it)));
-    is_simulated.next().map_or(Executor::Here, |is_simulated| {
-        let product = Card::find(kind).map_or(kind, |card| card.product);
-        Executor::Agents {
-            lane: lane_of_kind(kind, is_simulated, count),
-            // Of whichever machine: their drivers may differ.
-            card: card_name(product, None),
-            is_simulated,
-        }
-    })
-}
-
-fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor, EngineError> {
+/// To the agent of this name, or an error where these are the first ones of those that there are.
+pub(super) fn of_host(
+    host: &str,
+    number: u32,
+    agents: &[AgentDocument],
+) -> Result<Executor, EngineError> {
     let device = DeviceChoice::Host(host.to_owned(), number).to_string();
     let unavailable = |missing: String| EngineError::unavailable(&device, missing);
     let list = |names: Vec<&str>| names.join(", ");
@@ -85,8 +90,13 @@ fn of_host(host: &str, number: u32, agents: &[AgentDocument]) -> Result<Executor
             format!("there is no host {host}, because no agent is registered")
         } else {
             format!(
-                "there is no host {host}; hosts with an agent are {}",
-                list(known)
+                "there is no host {host}; hosts with an agent are {}{}",
+                list(known),
+                if agents.len() < usize::from(MOST_NAMED) {
+                    ""
+                } else {
+                    " and others"
+                }
             )
         }));
     };
@@ -209,7 +219,6 @@ pub(super) fn lanes<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::RequestDocument;
     use crate::store::Time;
 
     fn card(device: &str, kind: Option<&str>, simulated: bool) -> AgentCard {
@@ -241,42 +250,12 @@ mod tests {
         }
     }
 
-    fn on(device: &str, agents: &[AgentDocument]) -> Result<Executor, String> {
-        let text = format!(r#"{{"model": {{"preset": "resnet18"}}, "device": "{device}"}}"#);
-        let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        let request = Request::parse(document).unwrap();
-        executor(&request, agents).map_err(|error| error.to_string())
-    }
-
-    fn lane(place: Result<Executor, String>) -> String {
-        match place {
-            Ok(Executor::Agents { lane, .. }) => lane,
-            other => format!("{other:?}"),
+    fn on(host: &str, number: u32, agents: &[AgentDocument]) -> Result<String, String> {
+        match of_host(host, number, agents) {
+            Ok(Executor::Agents { lane, .. }) => Ok(lane),
+            Ok(Executor::Here) => Err("here".to_owned()),
+            Err(error) => Err(error.to_string()),
         }
-    }
-
-    #[test]
-    fn real_cards_go_before_simulated_ones_and_both_before_none() {
-        let h100 = card("cuda:0", Some("h100-80g"), false);
-        let simulated = card("cuda:0", Some("h100-80g"), true);
-        let real = agent("a", AgentState::Cordoned, &[h100]);
-        let sim = agent("b", AgentState::Busy, &[simulated]);
-        let lost = |one: &AgentDocument| agent("c", AgentState::Lost, &one.cards);
-
-        assert_eq!(
-            lane(on("h100-80g", &[sim.clone(), real.clone()])),
-            "agent h100-80g x1"
-        );
-        assert_eq!(
-            lane(on("h100-80g", &[sim.clone(), lost(&real)])),
-            "agent sim h100-80g x1"
-        );
-        assert_eq!(
-            on("h100-80g", &[lost(&real), lost(&sim)]),
-            Ok(Executor::Here)
-        );
-        assert_eq!(on("l4", &[real]), Ok(Executor::Here));
-        assert_eq!(on("sim:l4", &[]), Ok(Executor::Here));
     }
 
     #[test]
@@ -286,13 +265,14 @@ mod tests {
             agent("node2", AgentState::Lost, &[card("cuda:0", None, false)]),
         ];
 
-        assert_eq!(lane(on("node1/cuda:0", &agents)), "agent node1/cuda:0");
-        let unknown = on("node9/cuda:0", &agents).unwrap_err();
+        let found = on("node1", 0, &agents);
+        assert_eq!(found.as_deref(), Ok("agent node1/cuda:0"));
+        let unknown = on("node9", 0, &agents).unwrap_err();
         assert!(unknown.contains("node1, node2"), "{unknown}");
-        let other = on("node1/cuda:3", &agents).unwrap_err();
+        let other = on("node1", 3, &agents).unwrap_err();
         assert!(other.contains("it has cuda:0"), "{other}");
-        assert!(on("node2/cuda:0", &agents).unwrap_err().contains("heard"));
-        let none = on("node1/cuda:0", &[]).unwrap_err();
+        assert!(on("node2", 0, &agents).unwrap_err().contains("heard"));
+        let none = on("node1", 0, &[]).unwrap_err();
         assert!(none.contains("no agent is registered"), "{none}");
     }
 

@@ -163,18 +163,33 @@ impl Jobs {
     }
 
     /// Where a request leads.
-    pub(super) async fn executor(
+    pub(in crate::jobs) async fn executor(
         &self,
         request: &Request,
     ) -> Result<Result<Executor, EngineError>, JobError> {
-        if !matches!(
-            request.device,
-            DeviceChoice::Kind(_) | DeviceChoice::Host(..)
-        ) {
-            return Ok(Ok(Executor::Here));
+        let (db, lost) = (&self.shared.db, self.silent_since(self.now()));
+        match &request.device {
+            DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => {}
+            DeviceChoice::Kind(kind) => {
+                let count = executor::cards_for(request);
+                // Those with real ones first.
+                for is_simulated in [false, true] {
+                    if db.has_cards(kind, is_simulated, count, lost).await? {
+                        return Ok(Ok(executor::of_kind(kind, count, is_simulated)));
+                    }
+                }
+            }
+            DeviceChoice::Host(host, number) => {
+                let agents = match db.agent_named(host).await? {
+                    Some(agent) => vec![agent],
+                    None => db.agents("", executor::MOST_NAMED.into()).await?,
+                };
+                let known = |agent| document(agent, Vec::new(), lost);
+                let agents: Vec<AgentDocument> = agents.into_iter().map(known).collect();
+                return Ok(executor::of_host(host, *number, &agents));
+            }
         }
-        let agents = self.agents("", i64::MAX).await?;
-        Ok(executor::executor(request, &agents))
+        Ok(Ok(Executor::Here))
     }
 
     /// The agent of this id, if it is this owner's and answers by these rules. One that an earlier build registered is not known any more:

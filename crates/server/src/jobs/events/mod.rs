@@ -34,8 +34,8 @@ const OF_AN_ATTEMPT: u64 = 1_000_000;
 /// Where several servers tell of a fit: numbers in the range of an attempt before it runs, while it runs, and after its end.
 const OF_A_STATE: [u64; 3] = [0, 100_000, 900_000];
 
-/// Most events of one fit that are kept, and most of all fits that have ended. One takes some hundred bytes.
-const MOST: usize = 10_000;
+/// Most events of one fit that are kept, and most of all fits that have ended. One takes some hundred bytes, an agent's a kilobyte.
+const MOST: usize = 1_000;
 const MOST_ENDED: usize = 20_000;
 
 /// How many changes of all fits a reader of them may be behind before it misses some.

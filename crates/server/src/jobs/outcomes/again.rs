@@ -6,7 +6,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
+use crate::jobs::agents::Executor;
 use crate::jobs::lanes::{LARGE_LANE, ReadPermit};
+use crate::jobs::shares::permits_in_use;
 use crate::jobs::{
     Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, permit_to_read, runner,
 };
@@ -25,7 +27,7 @@ pub struct NearDocument {
     pub exact: bool,
     /// What the answer was given for instead of what is asked: members of the recommendation, what matters most first (`precision`,
     /// `optimizer`, `checkpointing`, `world_size`, `objective`, `gpu`, `limit_bytes`, `device`), then those of its request, such as
-    /// `headroom` and `allocator`. Empty for a stale answer to the same question.
+    /// `headroom` and `allocator`. Empty for a stale answer to the same question, and for an agent's where no agent would answer it now.
     pub differs: Vec<String>,
     /// The answer.
     pub recommendation: StoredRecommendation,
@@ -45,35 +47,39 @@ struct Understood {
     asked: NearestQuery,
     /// The client's name of the model.
     name: String,
-    /// What it would be answered under; none where its device is not here.
-    fingerprint: Option<String>,
+    /// What it would be answered under, and whether by agents; none where its device is not there.
+    fingerprint: Option<(String, bool)>,
 }
 
-/// What a question is about. Takes as long as to read its model.
+/// What a question is about that is answered there. Takes as long as to read its model.
 fn understand(
     db: &Db,
     engine: &dyn Engine,
+    place: &Result<Executor, EngineError>,
     request: Request,
     owner: &str,
     cancel: &Cancel,
 ) -> Result<Understood, EngineError> {
-    let (lowered, card, is_here) = resolve(&request, Purpose::Fit, cancel, |lowered| {
-        let (card, is_here) = match engine.catalogue().card(&request) {
-            Ok(card) => (card, true),
-            Err(EngineError::DeviceUnavailable { .. }) => (None, false),
+    let found = resolve(&request, Purpose::Fit, cancel, |lowered| {
+        let found = place.clone().and_then(|place| place.card(engine, &request));
+        let (card, is_simulated, by_agents) = match found {
+            Ok((card, is_simulated, lane)) => (card, is_simulated, Some(lane.is_some())),
+            Err(EngineError::DeviceUnavailable { .. }) => (None, true, None),
             Err(other) => return Err(other),
         };
-        let is_simulated = card.is_none();
-        Ok(((lowered, card, is_here), is_simulated))
-    })?;
+        let is_simulated_here = is_simulated && by_agents != Some(true);
+        Ok(((lowered, card, is_simulated, by_agents), is_simulated_here))
+    });
+    let (lowered, card, is_simulated, by_agents) = found?;
     let digest = request.model_digest(lowered);
     let asked = question_about(&request, &digest, card.as_deref());
-    let (model, is_simulated) = ((lowered, digest.as_str()), card.is_none());
+    let model = (lowered, digest.as_str());
     let taught = calibration(db, &request, model, card.as_deref(), is_simulated, owner);
     let request = request.with_calibration(taught);
     let lowered = request.lower()?;
     let with = (lowered, digest.as_str());
-    let fingerprint = is_here.then(|| request.fingerprint_with(with, card.as_deref()));
+    let card = card.filter(|_| !is_simulated);
+    let fingerprint = by_agents.map(|by| (request.fingerprint_with(with, card.as_deref()), by));
     Ok(Understood {
         asked,
         name: request.model_name().to_owned(),
@@ -104,8 +110,8 @@ fn unlike(request: &Request, stored: Option<Fit>) -> Vec<String> {
 
 /// The stored answer to what is asked, or the nearest one.
 async fn look(db: &Db, understood: &Understood) -> Result<Option<NearDocument>, StoreError> {
-    if let Some(fingerprint) = &understood.fingerprint
-        && let Some(fit) = db.finished_fit(fingerprint, true).await?
+    if let Some((fingerprint, by_agents)) = &understood.fingerprint
+        && let Some(fit) = db.finished_fit(fingerprint, *by_agents).await?
         && let Some(exact) = answer_of(db, &fit).await?
     {
         return Ok(Some(exact.called(understood)));
@@ -136,7 +142,8 @@ pub async fn nearest(
     request: Request,
 ) -> Result<Option<NearDocument>, JobError> {
     db.read_learnt().await?;
-    let understood = understand(db, engine, request, "", &Cancel::NEVER)?;
+    let here = Ok(Executor::Here);
+    let understood = understand(db, engine, &here, request, "", &Cancel::NEVER)?;
     let mut near = look(db, &understood).await?;
     if let Some(near) = near.as_mut().filter(|near| !near.exact) {
         let fit = db.fit(&near.recommendation.fit_id).await?;
@@ -165,10 +172,13 @@ impl Jobs {
     ) -> Result<Option<NearDocument>, JobError> {
         let db = self.shared.db.clone();
         db.read_learnt().await?;
+        let place = self.executor(&request).await?;
         let abandoned = CancelOnDrop::default();
         let cancel = abandoned.0.clone();
-        let understand =
-            move |engine: &dyn Engine| understand(&db, engine, request.clone(), &owner, &cancel);
+        let understand = move |engine: &dyn Engine| {
+            let (place, request) = (place.clone(), request.clone());
+            understand(&db, engine, &place, request, &owner, &cancel)
+        };
         let (understood, _large) = self.reading("nearest", permit, understand).await?;
         let mut near = look(&self.shared.db, &understood).await?;
         if let Some(near) = near.as_mut().filter(|near| !near.exact) {
@@ -217,7 +227,12 @@ impl Jobs {
             None
         };
         let abandoned = CancelOnDrop::default();
-        let reading = runner::read(shared, (&fit.id, &fit.request), &abandoned.0);
+        let reading = runner::read(
+            shared,
+            (&fit.id, &fit.request),
+            permits_in_use(),
+            &abandoned.0,
+        );
         let read = tokio::time::timeout_at(deadline, reading).await;
         let request = read.map_err(late)??.map_err(|error| {
             let pointer = error.pointer.unwrap_or_default();

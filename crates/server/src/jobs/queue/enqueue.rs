@@ -1,14 +1,11 @@
 //! From a request to a row of the queue.
 
-use std::sync::Arc;
-
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
-use crate::jobs::agents::Executor;
 use crate::jobs::document::{asked_by, new_fit, terms};
-use crate::jobs::lanes::{LARGE_LANE, ReadPermit, lane_of_fit};
+use crate::jobs::lanes::{LARGE_LANE, ReadPermit, is_large, lane_of_fit};
 use crate::jobs::outcomes::{calibration, short_digest};
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, FitDocument};
@@ -37,7 +34,7 @@ impl Jobs {
     /// An answer that depends on what is free on a GPU at the moment is not used twice: one without a limit, or
     /// one whose limit other processes lowered.
     ///
-    /// `permit` is that under which the request was read. A large model keeps it until it is answered.
+    /// `permit` is that under which the request was read. A large model, not a large body, keeps it until it is answered.
     pub async fn enqueue(
         &self,
         request: Request,
@@ -92,7 +89,8 @@ impl Jobs {
         } else {
             request.clone()
         };
-        let permit = large.filter(|_| new.lane == LARGE_LANE);
+        // A small model that is much work takes the place when it is its turn.
+        let permit = large.filter(|_| new.lane == LARGE_LANE && is_large(&request));
         // An agent reads it for itself.
         let left = (!for_agents).then(|| shared.spec_cache.leave(&new.id, handed, permit));
         let mut queued = shared.db.enqueue(&new, reuse, capacity, space).await?;
@@ -177,23 +175,12 @@ impl Jobs {
         let cancel = abandoned.0.clone();
         let (db, owner) = (self.shared.db.clone(), owner.to_owned());
         db.read_learnt().await?;
-        let place = Arc::new(self.executor(&request).await?);
+        let place = self.executor(&request).await?;
         let check = move |engine: &dyn Engine| {
             let request = request.clone();
             let found = resolve(&request, purpose, &cancel, |lowered| {
                 check_work(&request, work(&request))?;
-                let (card, is_simulated, agents) = match (*place).clone()? {
-                    Executor::Here => {
-                        let card = engine.catalogue().card(&request)?;
-                        let is_simulated = card.is_none();
-                        (card, is_simulated, None)
-                    }
-                    Executor::Agents {
-                        lane,
-                        card,
-                        is_simulated,
-                    } => (Some(card), is_simulated, Some(lane)),
-                };
+                let (card, is_simulated, agents) = place.clone()?.card(engine, &request)?;
                 let is_simulated_here = is_simulated && agents.is_none();
                 Ok(((lowered, card, is_simulated, agents), is_simulated_here))
             });

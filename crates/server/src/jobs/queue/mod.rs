@@ -85,7 +85,7 @@ pub struct EnqueueOptions {
 /// What came of the wish to cancel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cancellation {
-    /// The fit is cancelled, now or since earlier, or goes on for other keys.
+    /// The fit is cancelled, now or since earlier.
     Cancelled(Box<FitDocument>),
     /// It had ended before.
     TooLate(FitState),
@@ -299,7 +299,7 @@ impl Jobs {
         self.fit(id).await
     }
 
-    /// Stops a fit that waits or runs; where an owner is named, as soon as nobody else wants it.
+    /// Stops a fit that waits or runs, where it is this owner's if one is named.
     pub async fn cancel(
         &self,
         id: &str,
@@ -307,17 +307,17 @@ impl Jobs {
         now: Time,
     ) -> Result<Cancellation, JobError> {
         let shared = &self.shared;
-        let was_asked = shared.db.cancel(id, owner, now).await?;
+        let is_stopped = shared.db.cancel(id, owner, now).await?;
         let Some(fit) = self.fit(id).await? else {
             return Ok(Cancellation::Unknown);
         };
         let is_cancelled = fit.state == FitState::Cancelled;
-        if was_asked && is_cancelled {
+        if is_stopped {
             shared.forget_cancelled(id);
         }
         Ok(if fit.state.is_final() && !is_cancelled {
             Cancellation::TooLate(fit.state)
-        } else if was_asked || is_cancelled {
+        } else if is_cancelled {
             Cancellation::Cancelled(Box::new(fit))
         } else {
             Cancellation::NotYours

@@ -17,7 +17,7 @@ async fn keys_take_turns_at_agents() {
             .waiting_for_agents(",agent h200 x1,", Time(2))
             .await
             .unwrap();
-        let ids = waiting.into_iter().map(|(id, _)| id);
+        let ids = waiting.into_iter().map(|waiting| waiting.id);
         ids.collect::<String>()
     };
     assert_eq!(order().await, "13245");
@@ -53,4 +53,86 @@ async fn an_agents_answer_is_given_where_agents_answer_until_its_key_is_revoked(
     assert!(db.revoke_key("node", Time(9)).await.unwrap());
     assert_eq!(asked("agent sim h200 x1").await, Enqueued::Added);
     assert_eq!(found().await, None);
+}
+
+#[tokio::test]
+async fn what_an_agent_did_not_work_does_not_count_once() {
+    let db = TestDatabase::new().await;
+    let fit = NewFit {
+        terms: FitTerms {
+            timeout_seconds: Some(2),
+            ..FitTerms::default()
+        },
+        ..new("1", "agent h200 x1")
+    };
+    db.enqueue(&fit, Reuse::Finished, 1, SPACE).await.unwrap();
+    let holder = crate::agent::holder("a");
+    let claim = async |now| {
+        let lease = Lease {
+            holder: &holder,
+            until: Time(now + 500),
+        };
+        let claimed = db.claim_one("1", lease, 0, Time(now)).await.unwrap();
+        claimed.unwrap().timeout_seconds
+    };
+    assert_eq!(claim(1_000).await, Some(2));
+    // No server is there for eight seconds, and no agent when there is one again.
+    db.spare_agents(Time(9_500)).await.unwrap();
+    let held = db.running_fits(Some(&holder)).await.unwrap();
+    assert!(!held[0].is_overdue(500, Time(9_501)));
+    assert_eq!(db.expired(Time(9_501), &me(), 500).await.unwrap(), 1);
+
+    assert_eq!(claim(10_000).await, Some(2));
+    assert_eq!(db.expired(Time(11_100), &me(), 500).await.unwrap(), 1);
+    assert_eq!(claim(12_000).await, Some(1));
+}
+
+#[tokio::test]
+async fn cards_are_those_of_one_agent_that_stays() {
+    let db = TestDatabase::new().await;
+    let card = |kind: &str, simulated| serde_json::json!({"kind": kind, "simulated": simulated});
+    for (name, duty, seen, cards) in [
+        ("busy", "ready", 9, [card("h200", true), card("l4", true)]),
+        (
+            "cordoned",
+            "cordoned",
+            9,
+            [card("h200", false), card("h200", true)],
+        ),
+        (
+            "ends",
+            "draining",
+            9,
+            [card("l4", false), card("l4", false)],
+        ),
+        ("lost", "ready", 4, [card("l4", false), card("l4", false)]),
+        (
+            "more",
+            "ready",
+            9,
+            [card("a100-40g", false), card("a100-40g", false)],
+        ),
+    ] {
+        let cards = Value::from(cards.to_vec());
+        let row = format!(
+            "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
+             VALUES ('{name}', '{name}', '', '', '', '{duty}', '{cards}', 1, {seen}, '')"
+        );
+        db.run(row).await.unwrap();
+    }
+    for (kind, is_simulated, most) in [
+        ("h200", false, 1),
+        ("h200", true, 1),
+        ("l4", true, 1),
+        ("l4", false, 0),
+        ("a100-40g", false, 2),
+        ("a100-80g", false, 0),
+    ] {
+        for count in 1..=3 {
+            let has = db.has_cards(kind, is_simulated, count, Time(5)).await;
+            assert_eq!(has.unwrap(), count <= most, "{count} {kind}");
+        }
+    }
+    assert_eq!(db.agent_named("lost").await.unwrap().unwrap().id, "lost");
+    assert_eq!(db.agent_named("h200").await.unwrap(), None);
 }

@@ -143,17 +143,21 @@ pub(in crate::http) async fn change_agent(
 #[utoipa::path(delete, path = "/v1/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "The agent's id")),
     responses(
+        (status = 200, body = AgentDocument, description = "It is cordoned, and stays; what it worked on is in the queue again"),
         (status = 204, description = "It is forgotten"),
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another")))]
 pub(in crate::http) async fn delete_agent(
     State(app): State<App>,
     Path(id): Path<String>,
     client: Client,
-) -> Result<StatusCode, Problem> {
+) -> Result<Response, Problem> {
     let owner = (client.scope != Scope::Admin).then_some(client.id.as_str());
-    if app.jobs.remove_agent(&id, owner).await? {
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        Err(Problem::no_such("agent", &id))
+    if !app.jobs.remove_agent(&id, owner).await? {
+        return Err(Problem::no_such("agent", &id));
     }
+    let stays = app.jobs.agent(&id).await?.map(Json);
+    Ok(stays.map_or_else(
+        || StatusCode::NO_CONTENT.into_response(),
+        IntoResponse::into_response,
+    ))
 }
