@@ -294,6 +294,27 @@ class Answers(Page):
         expect(self.sentence()).to_contain_text("Nothing fits")
         expect(self.page.get_by_role("button", name="Hugging Face", exact=True)).to_have_count(0)
 
+    def test_on_a_phone_the_answer_is_a_tap_or_enter_away(self):
+        page, outcome = self.page, self.page.get_by_role("region", name="Answer")
+        page.set_viewport_size({"width": 390, "height": 844})
+        self.go(f"{LINK}&precision=amp_bf16")
+        best = self.ask({**RESNET, "training": {"precision": "amp_bf16"}})["result"]["recommendation"]
+        see = page.get_by_role("button", name=f"Micro-batch {best['micro_batch']}: see the answer")
+        expect(see).to_be_in_viewport()
+        expect(self.sentence()).not_to_be_in_viewport()
+        expect(page.locator("p.status")).to_have_text(f"Micro-batch {best['micro_batch']}: see the answer")
+        see.click()
+        expect(self.sentence()).to_be_in_viewport()
+        expect(outcome).to_be_focused()
+        # What is wrong is brought into view by the keyboard.
+        page.get_by_label("Model", exact=True).fill("resnet5")
+        why = page.get_by_role("button", name="No answer: see why")
+        expect(why).to_be_in_viewport()
+        expect(outcome.get_by_role("alert")).not_to_be_in_viewport()
+        page.get_by_label("Model", exact=True).press("Enter")
+        expect(outcome.get_by_role("alert")).to_be_in_viewport()
+        expect(outcome).to_be_focused()
+
     def test_a_link_leads_to_an_answer_and_to_its_question(self):
         fit = self.ask(RESNET)
         self.go(f"#/fit/{fit['id']}")

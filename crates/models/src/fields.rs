@@ -138,20 +138,25 @@ impl<'a> Fields<'a> {
                 map,
                 members: &[],
             }),
-            Value::String(name) if pointer == "/model" => {
-                let example = format!(
-                    "{what} must be an object, such as {{\"preset\": {:?}}}",
-                    shorten(name)
-                );
-                Err(wrong(pointer, value, &example))
+            other => {
+                let example = match other {
+                    Value::String(name) if pointer == "/model" => {
+                        format!(", such as {{\"preset\": {:?}}}", shorten(name))
+                    }
+                    Value::String(name) if pointer.ends_with("/parallel") => {
+                        format!(", such as {{\"strategy\": {:?}}}", shorten(name))
+                    }
+                    Value::Number(rank) if pointer == "/model/lora" => {
+                        format!(", such as {{\"r\": {rank}}}")
+                    }
+                    _ => String::new(),
+                };
+                Err(wrong(
+                    pointer,
+                    other,
+                    &format!("{what} must be an object{example}"),
+                ))
             }
-            Value::String(name) if pointer.ends_with("/parallel") => {
-                let name = shorten(name);
-                let example =
-                    format!("{what} must be an object, such as {{\"strategy\": {name:?}}}");
-                Err(wrong(pointer, value, &example))
-            }
-            other => Err(wrong(pointer, other, &format!("{what} must be an object"))),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Flags of other tools: those that mean the same are taken, of the others it is said what to write here. What stands in backticks
 //! works as it is: a test types it.
 
+mod settings;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -9,14 +11,18 @@ use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Arguments;
+use crate::cli::question::is_on;
 use crate::model::members::{Kind, TRAINING};
 use crate::model::{nicknames, preset};
+
+pub(in crate::cli) use settings::of_settings;
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
 
-/// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing; or names ` | ` what to do. Last what
-/// others call the members of `training` that are one number or word.
+/// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing, and nothing of what changes no answer; or
+/// names ` | ` what to do. A name may have a value, `strategy=auto`. Last what others call the members of `training` that are one number or
+/// word.
 static HINTS: LazyLock<String> = LazyLock::new(|| {
     let rows = TRAINING.flags().into_iter().filter(|(_, member, _)| {
         let is_one = matches!(
@@ -38,63 +44,18 @@ static HINTS: LazyLock<String> = LazyLock::new(|| {
 /// Flags that take a value and are typed without one, and what they mean then: torchvision's and timm's `--amp` is float16.
 const BARE: [(&str, &str); 2] = [("--amp", "fp16"), ("--checkpoint", "per_block")];
 
-/// What follows the names in the row of a flag.
+/// What follows the names in the row of a flag, or of the last part of a dotted one, such as `tokenizer.max_seq_len`.
 fn row(flag: &str, separator: &str) -> Option<&'static str> {
-    let name = flag.split('=').next()?.trim_start_matches('-');
-    let name = name.to_lowercase().replace('_', "-");
-    let mut rows = HINTS.lines().filter_map(|line| line.split_once(separator));
-    let (_, said) = rows.find(|(names, _)| names.split(' ').any(|it| it == name))?;
-    Some(said)
-}
-
-/// The question about what a trainer's settings in YAML say, as far as they have words here, and what is not in it.
-pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
-    let (mut model, mut batch, mut flags) = (None, None, String::new());
-    let (mut has_adapter, mut is_quantized) = (false, false);
-    // Nested settings are indented.
-    for (key, value) in settings.lines().filter_map(|line| line.split_once(": ")) {
-        let value = value
-            .split(" #")
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .trim_matches(['"', '\'']);
-        has_adapter |= value.ends_with("lora");
-        is_quantized |= value == "qlora" || key.starts_with("load_in_") && value == "true";
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-        if value.is_empty() || !value.chars().all(is_plain) {
-            continue;
-        }
-        match (row(key, " = "), row(key, " | ")) {
-            (Some("%"), _) => model = Some(value),
-            (Some(said), _) if said.contains("=%|") => {}
-            (Some(said), _) if said.contains('%') => {
-                flags.extend([" ", &said.replace('%', value)]);
-            }
-            (Some(said), _) if ["true", "auto"].contains(&value) => flags.extend([" ", said]),
-            (None, Some(ONE_BATCH)) => batch = Some(value),
-            _ => {}
-        }
-    }
-    if has_adapter {
-        // Trainers load the weights under adapters in the type that they train in.
-        flags = flags.replace("--amp ", "--precision ");
-        if !flags.contains("lora=") {
-            flags += " --lora 16";
-        }
-    }
-    let flags = match batch {
-        Some(batch) => format!("probe {} --on CARD --batch {batch}{flags}", model?),
-        None => format!("fit {} --on CARD{flags}", model?),
+    let name = flag
+        .trim_start_matches('-')
+        .to_lowercase()
+        .replace('_', "-");
+    let find = |name: &str| {
+        let mut rows = HINTS.lines().filter_map(|line| line.split_once(separator));
+        let (_, said) = rows.find(|(names, _)| names.split(' ').any(|it| it == name))?;
+        Some(said)
     };
-    let left_out = if is_quantized {
-        ", with 16-bit weights: 4-bit ones are not modelled"
-    } else {
-        ""
-    };
-    Some(format!(
-        "`batchfit {flags}` asks about what it says{left_out}"
-    ))
+    find(&name).or_else(|| find(name.split_once('.')?.1))
 }
 
 /// The model and the card that words name, as a command about both: the longest name, in as many words as it takes. Flags behind the words
@@ -156,16 +117,11 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
         return Some((words, format!("{own} is taken as `{own} {usual}`")));
     }
     let (command, kind) = (text(1)?, error.kind());
+    let flag = flag.split('=').next()?;
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
     if kind != ErrorKind::UnknownArgument || !(is_card || ASKING.contains(&command)) {
         return None;
     }
-    let flag = flag.split('=').next()?;
-    let dashed = flag.replace('_', "-") + " %";
-    let instead = row(flag, " = ").or_else(|| {
-        let is_ours = row(flag, " | ").is_none() && flag.contains('_');
-        is_ours.then_some(dashed.as_str())
-    })?;
     let is_it = |one: &str| {
         one == flag
             || one
@@ -175,43 +131,67 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let at = (2..typed.len()).find(|at| text(*at).is_some_and(is_it))?;
     let attached = text(at)?.split_once('=').map(|(_, value)| value);
     let next = text(at + 1).filter(|next| attached.is_none() && !next.starts_with('-'));
-    let is_truth = |value: &&str| ["true", "false"].contains(&&*value.to_lowercase());
-    let is_number = |value: &&str| value.parse::<u64>().is_ok();
+    let given = attached.or(next).unwrap_or_default();
+    let is_off = is_on(given) == Some(false);
+    let of_value = row(&format!("{flag}={given}"), " = ");
+    let dashed = dashed(command, flag).filter(|_| flag.starts_with('-') || attached.is_some());
+    let instead = of_value
+        .or_else(|| row(flag, " = "))
+        .or_else(|| match row(flag, " | ") {
+            Some(ONE_BATCH) if command != "fit" => Some("--batch %"),
+            Some(ONE_BATCH) if ["auto", "-1"].contains(&given) => Some(LEFT_OUT),
+            Some(_) => is_off.then_some(LEFT_OUT),
+            None => dashed.as_deref(),
+        })?;
     let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
-    let (value, is_of_next) = match (attached, next) {
-        (Some(value), _) => (value, false),
-        (None, Some(next)) if usual.is_empty() && pattern.contains('%') => (next, true),
-        (None, Some(next)) if !usual.is_empty() && is_number(&next) || is_truth(&next) => {
-            (next, true)
-        }
-        (None, _) => (usual, false),
+    let is_truth = |value: &str| value == "auto" || is_on(value).is_some();
+    let is_value = |next: &&str| {
+        of_value.is_some()
+            || is_truth(next)
+            || match (pattern, usual) {
+                (LEFT_OUT, _) => preset(next).is_none() && !Path::new(next).exists(),
+                (_, "") => pattern.contains('%'),
+                _ => next.parse::<u64>().is_ok(),
+            }
     };
-    let value = if is_truth(&value) && !usual.is_empty() {
-        usual
-    } else {
-        value
+    let taken = next.filter(is_value);
+    let value = match attached.or(taken) {
+        Some(value) if usual.is_empty() || !is_truth(value) => value,
+        _ => usual,
     };
     if value.is_empty() && pattern.contains('%') {
         return None;
     }
-    let is_off = value.eq_ignore_ascii_case("false");
-    let written = if is_off {
-        String::new()
-    } else {
-        pattern.replace('%', value)
-    };
     let mut words = typed[..at].to_vec();
-    words.extend(written.split_whitespace().map(OsString::from));
-    words.extend_from_slice(&typed[at + 1 + usize::from(is_of_next)..]);
-    let note = format!("{flag} is taken as `{written}`");
-    Some((
-        words,
-        if is_off {
-            format!("{flag} is left out")
-        } else {
-            note
-        },
-    ))
+    let note = if is_off && attached.or(taken).is_some() || pattern == LEFT_OUT {
+        format!("{flag} is left out: it changes nothing here")
+    } else {
+        let written = pattern.replace('%', value);
+        words.extend(written.split_whitespace().map(OsString::from));
+        format!("{flag} is taken as `{written}`")
+    };
+    words.extend_from_slice(&typed[at + 1 + usize::from(taken.is_some())..]);
+    Some((words, note))
+}
+
+/// The row of a flag that changes no answer.
+const LEFT_OUT: &str = "-";
+
+/// The flag of this program that is written so with underscores, and whether it takes a value.
+fn dashed(command: &str, flag: &str) -> Option<String> {
+    let name = flag.trim_start_matches('-').replace('_', "-");
+    let commands = Arguments::command();
+    let mut flags = commands.find_subcommand(command)?.get_arguments();
+    let is_it = |own: &&clap::Arg| {
+        let others = own.get_all_aliases().unwrap_or_default();
+        own.get_long() == Some(name.as_str()) || others.contains(&&*name)
+    };
+    let value = if flags.find(is_it)?.get_action().takes_values() {
+        " %"
+    } else {
+        ""
+    };
+    Some(format!("--{name}{value}"))
 }
 
 /// The same error with what to write instead, where that is known.
@@ -225,6 +205,8 @@ pub(super) fn hinted(error: clap::Error, typed: &[OsString]) -> clap::Error {
 /// What to type instead about a batch that a flag of `fit` names: one's own words, but for those that nothing is known of.
 pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
     let mut words = typed.to_vec();
+    // The Python package adds it.
+    removed(&mut words, "--document");
     let size = removed(&mut words, flag).filter(|size| size.parse::<u64>().is_ok_and(|it| it > 0));
     let size = size.unwrap_or_else(|| "64".to_owned());
     let asked = |command: &str, flag: &str| {
@@ -248,8 +230,7 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
                 return format!("batchfit {command} resnet18 --on t4 {flag} {size}");
             }
         }
-        let words = words.iter().map(|it| it.to_string_lossy().into_owned());
-        pasted(&words.collect::<Vec<_>>())
+        shell(&words)
     };
     format!(
         "{ONE_BATCH}: `{}` asks whether {size} fits, and `{}` plans steps of {size} samples",
@@ -288,6 +269,12 @@ pub(in crate::cli) fn pasted(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// What was typed, as a shell takes it.
+fn shell(words: &[OsString]) -> String {
+    let words = words.iter().map(|it| it.to_string_lossy().into_owned());
+    pasted(&words.collect::<Vec<_>>())
+}
+
 /// clap counts what the environment sets among what the command needs.
 fn without_environment(mut error: clap::Error) -> clap::Error {
     if let Some(usage) = error.get(ContextKind::Usage).map(ToString::to_string) {
@@ -306,14 +293,15 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     };
     match error.kind() {
         ErrorKind::MissingRequiredArgument if command == "run" && lacks("--on") => {
-            let words = typed.iter().skip(2).map(|it| it.to_string_lossy().into_owned());
-            let words = pasted(&words.collect::<Vec<_>>());
-            Some(format!("name the card: `batchfit run --on t4 {words}`"))
+            Some(format!("name the card: `batchfit run --on t4 {}`", shell(&typed[2..])))
         }
         ErrorKind::MissingRequiredArgument if ASKING.contains(&command) => {
             let batch = if command == "fit" { "" } else { " --batch 64" };
             if lacks("WHAT") {
                 Some(format!("name a model: `batchfit {command} resnet18 --on t4{batch}`; `batchfit presets` lists those with a name"))
+            } else if lacks("--batch") && !lacks("--loss") {
+                let words = shell(&typed[2..]);
+                Some(format!("name a batch: `batchfit {command} {words} --batch 64`; `batchfit fit {words}` finds the largest"))
             } else {
                 lacks("--loss").then(|| {
                     "--module trains your module on this GPU, and needs --batch and --loss; `batchfit fit my.py:build`, whose function returns \
@@ -327,12 +315,19 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             if command.starts_with('-') {
                 return Some("a command comes first, as in `batchfit fit resnet50 --on t4`".to_owned());
             }
+            let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
+            let is_near = near.is_some_and(|near| is_misspelt(&flag, &near));
+            if command == "run" && !is_near && typed.iter().any(|it| it == "--") {
+                let mut words = typed.to_vec();
+                let value = removed(&mut words, &flag);
+                words.extend([flag.clone()].into_iter().chain(value).map(OsString::from));
+                return Some(format!("run has no {flag}; your script's flags stand behind it: `batchfit {}`", shell(&words[1..])));
+            }
             if ["run", "search"].contains(&command) && !flag.starts_with('-') {
                 let mut words = typed.to_vec();
                 let card = removed(&mut words, "--on").unwrap_or_else(|| "CARD".to_owned());
                 let at = words.iter().position(|it| **it == *flag)?;
-                let own = words[at..].iter().map(|it| it.to_string_lossy().into_owned());
-                let own = pasted(&[python(flag.as_ref()), own.collect()].concat());
+                let own = python(flag.as_ref()).to_owned() + &shell(&words[at..]);
                 return Some(if command == "run" {
                     format!("the command follows `--`: `batchfit run --on {} -- {own}`", pasted(&[card]))
                 } else {
@@ -343,12 +338,10 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 let asked = question("fit", &typed[2..])?;
                 return Some(format!("{command} takes no model; write `{asked}`"));
             }
-            let near = error.get(ContextKind::SuggestedArg).map(ToString::to_string);
-            let is_near = |near: &String| is_misspelt(&flag, near);
             let said = match row(&flag, " | ") {
                 Some(ONE_BATCH) => one_batch(typed, &flag),
                 Some(said) => said.to_owned(),
-                None if near.as_ref().is_some_and(is_near) => return None,
+                None if is_near => return None,
                 None if !flag.starts_with('-') => match question(command, &typed[2..]) {
                     Some(asked) if !text(2)?.starts_with('-') && *typed[3] == *flag => {
                         format!("write `{asked}`")
@@ -376,38 +369,55 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
              the GPU; without a GPU write `batchfit fit resnet50 --on rtx4090`"
                 .to_owned(),
         ),
-        ErrorKind::InvalidSubcommand => {
-            let near = preset(command).is_none().then(|| nearest_command(command));
-            let (instead, behind) = match near.flatten() {
-                Some(near) => (near, 2),
-                None => ("fit %".to_owned(), 1),
-            };
-            let asks = instead.split_once(" %");
-            let asked = asks.and_then(|(own, _)| question(own, &typed[behind..]));
-            Some(match (asks, asked) {
-                (Some((_, flags)), Some(asked)) => format!("{command:?} is no command; write `{asked}{flags}`"),
-                (Some(_), None) if behind == 1 => format!(
-                    "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
-                     lists the commands"
-                ),
-                _ => format!("{command:?} is no command; write `batchfit {}`", instead.replace('%', "resnet18 --on t4")),
-            })
-        }
+        ErrorKind::InvalidSubcommand => Some(no_command(command, typed)),
         _ => None,
+    }
+}
+
+/// What is said of a word that is no command.
+fn no_command(command: &str, typed: &[OsString]) -> String {
+    let near = preset(command).is_none().then(|| nearest_command(command));
+    let (instead, behind) = match near.flatten() {
+        Some(near) => (near, 2),
+        None => ("fit %".to_owned(), 1),
+    };
+    let asks = instead.split_once(" %");
+    let asked = asks.and_then(|(own, _)| question(own, &typed[behind..]));
+    if instead.ends_with("--") {
+        let own = shell(&typed[1..]);
+        return format!("{command:?} is no command; write `batchfit {instead} {own}`");
+    }
+    match (asks, asked) {
+        (Some((_, flags)), Some(asked)) => {
+            format!("{command:?} is no command; write `{asked}{flags}`")
+        }
+        (Some(_), None) if behind == 1 => format!(
+            "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
+             lists the commands"
+        ),
+        _ => format!(
+            "{command:?} is no command; write `batchfit {}`",
+            instead.replace('%', "resnet18 --on t4")
+        ),
     }
 }
 
 /// What is said of other flags.
 const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
 
-/// Words of others for what a command here does; `%` is the model and the card.
-const COMMANDS: [(&str, &str); 7] = [
+/// Words of others for what a command here does; `%` is the model and the card, and what is typed follows `--`.
+const COMMANDS: [(&str, &str); 9] = [
     (
         "estimate estimate-memory find plan max-batch batch batch-size predict memory scale-batch-size info show describe",
         "fit %",
     ),
     ("train launch", "run --help"),
+    (
+        "python python3 torchrun accelerate deepspeed yolo axolotl llamafactory-cli",
+        "run --on t4 --",
+    ),
     ("why explain", "fit % --why"),
+    ("suggest suggestions", "fit % --suggest"),
     ("can-it-fit check", "probe --help"),
     ("list ls models list-models zoo", "presets"),
     ("gpus list-gpus list-cards hardware", "cards"),
@@ -419,10 +429,10 @@ fn is_misspelt(typed: &str, word: &str) -> bool {
     strsim::damerau_levenshtein(typed, word) <= if typed.len() < 8 { 1 } else { 2 }
 }
 
-/// What runs a script.
-fn python(script: &Path) -> Vec<String> {
+/// What stands before a script.
+fn python(script: &Path) -> &'static str {
     let is_script = script.extension().is_some_and(|it| it == "py");
-    is_script.then(|| "python".to_owned()).into_iter().collect()
+    if is_script { "python " } else { "" }
 }
 
 /// What does the same here, or the command that is misspelt.
@@ -439,31 +449,4 @@ fn nearest_command(typed: &str) -> Option<String> {
     let nearest = names.min_by_key(|name| strsim::damerau_levenshtein(&typed, name))?;
     let behind = if nearest == "fit" { "%" } else { "--help" };
     (is_misspelt(&typed, nearest) && typed.len() > 2).then(|| format!("{nearest} {behind}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::of_settings;
-
-    #[test]
-    fn settings_of_trainers_become_a_question() {
-        let axolotl = "base_model: NousResearch/Meta-Llama-3-8B\nload_in_4bit: true\nadapter: qlora\nlora_r: 32 # low\nsequence_len: 4096\n\
-                       micro_batch_size: 2\ngradient_checkpointing: true\nbf16: auto\nfp16: false\ndatasets:\n  - path: x\n";
-        let factory = "model_name_or_path: \"Qwen/Qwen2.5-7B\"\nfinetuning_type: lora\ncutoff_len: 2048\nflash_attn: fa2\n";
-
-        assert_eq!(
-            of_settings(axolotl).as_deref(),
-            Some(
-                "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
-                 --precision bf16` asks about what it says, with 16-bit weights: 4-bit ones are not modelled"
-            )
-        );
-        assert_eq!(
-            of_settings(factory).as_deref(),
-            Some(
-                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says"
-            )
-        );
-        assert_eq!(of_settings("model: 7\n$(rm): x"), None);
-    }
 }

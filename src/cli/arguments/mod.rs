@@ -26,14 +26,13 @@ use tracing_subscriber::filter::Targets;
 
 use crate::cli::service::config;
 use crate::cli::terminal::output;
-use crate::probe::LARGEST_BATCH;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use hints::{one_batch, pasted};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::{MemberFlag, RequestFlags};
+pub(in crate::cli) use question::{Batch, MemberFlag, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
@@ -333,15 +332,6 @@ pub(in crate::cli) struct Probe {
     pub(in crate::cli) output: ProbeOutput,
     #[command(flatten)]
     pub(in crate::cli) patience: Timeouts,
-}
-
-/// What is run.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Model")]
-pub(in crate::cli) struct Batch {
-    /// Samples in a micro-batch.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_BATCH))]
-    pub(in crate::cli) batch: u64,
 }
 
 #[derive(Debug, Args)]

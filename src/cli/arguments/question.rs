@@ -7,8 +7,10 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser, ValuePar
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use crate::cli::question::count;
 use crate::device::sim;
 use crate::model::members::{Flag, Heading, Kind, Member, REQUEST};
+use crate::probe::LARGEST_BATCH;
 
 /// What is asked: a model or a request, and a flag for each member of a request.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +60,20 @@ pub(in crate::cli) struct OwnFlags {
     #[arg(long, value_name = "CARD", value_parser = suggest(&sim::names()), hide_possible_values = true,
         conflicts_with = "device", help_heading = HEADINGS[2])]
     pub(in crate::cli) on: Option<String>,
+}
+
+/// What is run.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(in crate::cli) struct Batch {
+    /// Samples in a micro-batch.
+    #[arg(long, value_name = "N", value_parser = batch)]
+    pub(in crate::cli) batch: u64,
+}
+
+fn batch(text: &str) -> Result<u64, String> {
+    let count = count(text).filter(|count| (1..=LARGEST_BATCH).contains(count));
+    count.ok_or_else(|| format!("a batch is a whole number from 1 to {LARGEST_BATCH}"))
 }
 
 /// What flags are below in `--help`, by [`Heading`].

@@ -12,7 +12,7 @@ use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::clause;
 use crate::model::members::Kind;
-use crate::model::nicknames as cards;
+use crate::model::{nicknames as cards, parse_memory_limit};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,14 +53,7 @@ pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, Cli
         let flag = format!("--with {name}");
         given.push(FlagValue::new(&flag, &["model", name], value));
     }
-    // A number is the rank of an adapter, whatever `--lora` alone is taken as.
-    let is_rank = |one: &FlagValue| one.flag == "--rank" && whole_of(&one.value).is_some();
-    if let Some(at) = given.iter().position(is_rank) {
-        let rank = whole_of(&given.remove(at).value);
-        given.retain(|one| one.flag != "--with lora");
-        let lora = serde_json::json!({ "r": rank });
-        given.push(FlagValue::new("--rank", &["model", "lora"], lora));
-    }
+    adapter(&mut given);
     let amp = choices("--amp", own.amp.as_deref(), |kind| {
         Value::from(format!("amp_{kind}"))
     })?;
@@ -94,6 +87,65 @@ fn set(flags: &[MemberFlag]) -> Result<Vec<FlagValue>, CliError> {
     Ok(set)
 }
 
+/// Makes one adapter of all that flags say of it; a rank counts before the 16 that `--lora` alone is.
+fn adapter(given: &mut Vec<FlagValue>) {
+    let mut lora = Map::new();
+    given.retain(|one| {
+        match (&*one.place[one.place.len() - 1], &one.value) {
+            ("compare", value) if whole_of(value).is_some() => {
+                lora.insert("r".to_owned(), whole_of(value).into());
+            }
+            ("lora", Value::Object(parts)) => {
+                let is_new = |name: &str, value: &Value| value != 16 || !lora.contains_key(name);
+                let new: Map<_, _> = parts
+                    .clone()
+                    .into_iter()
+                    .filter(|(name, value)| is_new(name, value))
+                    .collect();
+                lora.extend(new);
+            }
+            ("lora_target_modules", value) => {
+                let names = value.as_str().filter(|text| *text != "all-linear");
+                let names = names.map(|text| text.split(',').collect::<Value>());
+                lora.insert(
+                    "target_modules".to_owned(),
+                    names.unwrap_or_else(|| value.clone()),
+                );
+            }
+            _ => return true,
+        }
+        false
+    });
+    if !lora.is_empty() {
+        lora.entry("r").or_insert(Value::from(16));
+        given.push(FlagValue::new(
+            "--with lora",
+            &["model", "lora"],
+            lora.into(),
+        ));
+    }
+}
+
+/// Has `--mixed-precision bf16` of accelerate and diffusers be `--amp bf16`, where no FSDP2 is asked for, whose policy it is here.
+pub(super) fn autocast(given: &mut [FlagValue]) {
+    let is_sharded = given
+        .iter()
+        .any(|one| one.value.to_string().contains("fsdp2"));
+    let policy = given
+        .iter_mut()
+        .find(|one| one.flag == "--mixed-precision" && !is_sharded);
+    if let Some(policy) = policy
+        && let Some(Value::String(kind)) = policy.value.get("param_dtype").cloned()
+        && policy.value.get("reduce_dtype").is_none()
+    {
+        output::note(&format!(
+            "--mixed-precision {kind} is taken as `--amp {kind}`"
+        ));
+        policy.place = ["training", "precision"].map(str::to_owned).to_vec();
+        policy.value = Value::from(format!("amp_{kind}"));
+    }
+}
+
 /// What a flag sets its member to; several lengths have another place.
 fn value(flag: &str, given: &MemberFlag, place: &mut [&str]) -> Result<Option<Value>, CliError> {
     let text = given.text.as_str();
@@ -114,7 +166,7 @@ fn value(flag: &str, given: &MemberFlag, place: &mut [&str]) -> Result<Option<Va
         }
         ("checkpointing", _) => return choices(flag, Some(text), checkpointing),
         ("suggest", _) if text == "true" => Value::Bool(true),
-        ("suggest", _) | (_, Kind::Whole(..)) => whole(&thousands(text)),
+        ("suggest", _) | (_, Kind::Whole(..)) => whole(text),
         (_, Kind::Number(..) | Kind::Positive) => decimal(text),
         (_, Kind::Words(_)) => return choices(flag, Some(text), word),
         (_, Kind::Bools) => return choices(flag, Some(text), truth),
@@ -311,21 +363,27 @@ fn thousands(text: &str) -> String {
     let separators = |of: char| ",-: ".contains(of);
     let written_out = |part: &str| {
         let number = part.trim_end_matches(separators);
-        let thousands: u64 = number.strip_suffix(['k', 'K'])?.parse().ok()?;
-        let tokens = thousands.checked_mul(1024)?;
-        Some(format!("{tokens}{}", &part[number.len()..]))
+        Some(format!("{}{}", count(number)?, &part[number.len()..]))
     };
     text.split_inclusive(separators)
         .map(|part| written_out(part).unwrap_or_else(|| part.to_owned()))
         .collect()
 }
 
+/// A whole number as people write it: `1024`, `1_024`, `1k` or `1e3`.
+pub(in crate::cli) fn count(text: &str) -> Option<u64> {
+    let text = text.trim().replace('_', "").to_lowercase();
+    let (number, times) = match (text.strip_suffix('k'), text.split_once('e')) {
+        (Some(number), _) => (number, 1024),
+        (_, Some((number, zeros))) => (number, 10u64.checked_pow(zeros.parse().ok()?)?),
+        _ => (&*text, 1),
+    };
+    number.parse::<u64>().ok()?.checked_mul(times)
+}
+
 /// A whole number; what is none stays text, and is refused where requests are read.
 fn whole(text: &str) -> Value {
-    match text.trim().parse::<u64>() {
-        Ok(number) => Value::from(number),
-        Err(_) => Value::from(text),
-    }
+    count(text).map_or_else(|| Value::from(text), Value::from)
 }
 
 /// A number or a truth value; what is none stays text.
@@ -350,20 +408,21 @@ fn decimal(text: &str) -> Value {
     }
 }
 
-/// An amount of memory. A plain number below 1,024 is one of GiB, and a note says so.
+/// An amount of memory. A plain number below 1,024 is one of GiB, and `8G` 8 GiB: a note says so.
 pub(in crate::cli) fn size(flag: &str, text: &str) -> String {
+    let text = text.trim();
     if text.ends_with('%') {
         return decimal(text).to_string();
     }
-    let number: Result<f64, _> = text.trim().parse();
-    let is_fraction = |number: f64| number <= 1.0 && text.contains('.');
-    match number {
-        Ok(number) if (1.0..1024.0).contains(&number) && !is_fraction(number) => {
-            let gib = format!("{number}GiB");
-            output::note(&format!("{flag} {} is taken to be {gib}", text.trim()));
-            gib
+    let read = parse_memory_limit(&Value::from(text), "");
+    let meant = read.err().and_then(|refused| refused.nearest);
+    let is_meant = |meant: &String| meant.ends_with("GiB") || text.ends_with(char::is_alphabetic);
+    match meant.filter(is_meant) {
+        Some(meant) => {
+            output::note(&format!("{flag} {text} is taken to be {meant}"));
+            meant
         }
-        Ok(_) | Err(_) => text.to_owned(),
+        None => text.to_owned(),
     }
 }
 
@@ -378,7 +437,16 @@ fn sides(text: &str) -> Value {
     }
 }
 
+/// Whether a word switches something on: a truth value as people write it.
+pub(in crate::cli) fn is_on(text: &str) -> Option<bool> {
+    match &*text.to_lowercase() {
+        "true" | "yes" | "on" => Some(true),
+        "false" | "no" | "off" | "none" => Some(false),
+        _ => None,
+    }
+}
+
 /// A truth value; what is none stays text, and is refused where requests are read.
 fn truth(text: &str) -> Value {
-    text.parse().map_or_else(|_| Value::from(text), Value::Bool)
+    is_on(text).map_or_else(|| Value::from(text), Value::Bool)
 }

@@ -18,7 +18,7 @@ use crate::jobs::EngineError;
 use crate::model::{Request, RequestDocument, RequestError};
 use document::{Files, Input, Kind};
 use flags::FlagValue;
-pub(super) use flags::{course, members, size};
+pub(super) use flags::{count, course, is_on, members, size};
 
 /// Flags whose absence an error can be about.
 const MISSED: [(&str, &str); 4] = [
@@ -196,12 +196,27 @@ fn read_with(
     before: Option<RequestDocument>,
     (instead, more): (Option<Files>, Vec<FlagValue>),
 ) -> Result<ParsedArgs, CliError> {
+    let mut question = question.clone();
+    let own = &mut question.own;
+    // Others call WHAT so.
+    if own.what.is_none()
+        && own
+            .model
+            .as_deref()
+            .is_some_and(|it| !it.exists() && it != Path::new("-"))
+    {
+        own.what = own.model.take();
+    }
+    let question = &question;
     let mut given = flags::flag_values(question)?;
     given.extend(more);
     let (input, file) = match before {
         Some(document) => (again(question, document)?, None),
         None => input(question)?,
     };
+    if input.kind != Kind::Request {
+        flags::autocast(&mut given);
+    }
     let assumed = flags::assumed_length(&input, &given);
     let assumes_length = assumed.is_some();
     if let Some(assumed) = assumed {

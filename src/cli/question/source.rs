@@ -32,15 +32,15 @@ const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
 /// Beginnings of names of models that other libraries train, and these.
 const LIBRARIES: [(&str, &str); 7] = [
-    ("yolo rtdetr rt-detr", "ultralytics"),
+    ("yolo rtdetr rt-detr ultralytics/", "ultralytics"),
     (
-        "sd stable flux pixart wan2 hunyuan cogvideo ltx- qwen-image qwen/qwen-image wan-ai/ tencent/hunyuan stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
+        "sd stable flux comfyui kohya pixart wan2 hunyuan cogvideo ltx- qwen-image qwen/qwen-image wan-ai/ tencent/hunyuan stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
         "diffusers",
     ),
     ("nnunet", "nnU-Net"),
     ("openclip siglip laion/", "open_clip or transformers"),
     (
-        "timm/ hf_hub:timm/ hf-hub:timm/ tf_ eva mobilenetv4 nfnet resnetv2 deit efficientformer",
+        "timm/ hf_hub:timm/ hf-hub:timm/ tf_ resnet26 resnet50d resnet101d resnetrs res2net seresnet eva mobilenetv4 nfnet resnetv2 deit efficientformer",
         "timm",
     ),
     (
@@ -58,6 +58,9 @@ const NOT_BUILT: &str = "sam gemma-3n gemma3n gemma-4 trocr donut vitmae musicge
                          nllb opus-mt m2m100 longformer bigbird xlnet pegasus segformer beit blip llava smolvlm paligemma wav2vec2 hubert \
                          wavlm layoutlm dinov3 swinv2 convnextv2 qwen2-vl qwen2.5-vl qwen3-vl llama-4-scout llama-4-maverick llama-3.2-11b llama-3.2-90b resnet- \
                          detr- stablelm galactica internvl idefics olmo-3 siglip";
+
+/// What names of timm's weights have.
+const TIMM: [&str; 4] = ["_in1k", "_in12k", "_in21k", "_in22k"];
 
 /// What names of models with quantized weights have.
 const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-fp8"];
@@ -208,10 +211,20 @@ fn unknown(what: &Path, name: &str) -> CliError {
     let of = LIBRARIES
         .iter()
         .find_map(|(names, library)| begins(names, &lower).then_some(*library))
-        .or_else(|| begins(NOT_BUILT, last).then_some("transformers with this architecture"));
+        .or_else(|| begins(NOT_BUILT, last).then_some("transformers with this architecture"))
+        .or_else(|| TIMM.iter().any(|tag| lower.contains(tag)).then_some("timm"));
     let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
         "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
          virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"
+            .to_owned()
+    } else if name.split(',').all(|one| preset(one).is_some()) {
+        "one model is asked about at a time: name the others in questions of their own".to_owned()
+    } else if ["keras", "tf.", "tensorflow", "jax", "flax"]
+        .iter()
+        .any(|one| lower.starts_with(one))
+    {
+        "models by name are PyTorch's, and take other memory elsewhere; \
+         `batchfit search -- python train.py --batch-size {batch}` finds the largest batch of a training with TensorFlow or JAX on this GPU"
             .to_owned()
     } else if let Some(library) = of {
         format!(

@@ -164,7 +164,7 @@ const REFUSED: [(&str, &str); 39] = [
         "--on h200 --accumulation 0",
         "--accumulation: accumulation must be a whole number",
     ),
-    ("--on h200 --mode eval", "--mode: unknown mode \"eval\""),
+    ("--on h200 --mode test", "--mode: unknown mode \"test\""),
     (
         "--on h200 --mode inference --optimizer sgd",
         "--optimizer: inference takes no optimizer",
@@ -190,7 +190,7 @@ const REFUSED: [(&str, &str); 39] = [
         "--world-size: 4 is not the 8 of --on 8xh200",
     ),
     (
-        "--on h200 --memory-limit 12G",
+        "--on h200 --memory-limit 12Q",
         "--memory-limit: memory_limit must be",
     ),
     ("--on h200 --allocator max_split_size:32", "--allocator: "),

@@ -83,8 +83,8 @@ fn bad_input_names_the_file_or_the_flag() {
             "--allocator: unknown allocator setting `max_split_size`",
         ),
         (
-            &[&trace, "--memory-limit", "12G"],
-            "did you mean \"12GiB\"?",
+            &[&trace, "--memory-limit", "24576"],
+            "did you mean \"24576MiB\"?",
         ),
         (
             &[&snapshot, "--memory-limit", "0.5"],

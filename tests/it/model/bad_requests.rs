@@ -72,7 +72,7 @@ fn unknown_words_are_answered_with_the_nearest() {
         training(json!({ "optimizer_impl": "for-loop" })),
         training(json!({ "checkpointing": "per-block" })),
         training(json!({ "checkpointing": { "module": ["layer1"] } })),
-        training(json!({ "mode": "eval" })),
+        training(json!({ "mode": "test" })),
         with("search", json!("probe")),
         with("device", json!("hx200")),
         with("device", json!("sim:h9")),

@@ -132,17 +132,14 @@ fn example(field: &str, value: Option<&Value>) -> String {
 
 /// The word of a request for another library's, where a `what`, such as "precision", is asked for.
 pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
-    values::of(what, &normal(word))
+    values::of(what, &normal(word)).map(|(word, _)| word)
 }
 
 /// The word of a request for a spelling that means exactly the same, such as `bfloat16` and `AdamW`.
 pub(super) fn same(what: &str, word: &str) -> Option<&'static str> {
-    let normal = normal(word);
-    let spelt = normal.replace('_', "");
-    let is_same = values::SAME.split(' ').any(|one| one == spelt);
-    match values::of(what, &normal).filter(|_| is_same)? {
-        ValueSynonym::Is(word) => Some(word),
-        ValueSynonym::Other(_) => None,
+    match values::of(what, &normal(word))? {
+        (ValueSynonym::Is(word), true) => Some(word),
+        _ => None,
     }
 }
 

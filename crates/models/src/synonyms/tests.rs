@@ -13,7 +13,15 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
         .into_iter()
         .chain(Optimizer::ALL.map(Optimizer::name))
         .chain(OptimizerImpl::ALL.map(OptimizerImpl::name))
-        .chain(["none", "per_block", "train", "inference", "auto", "probes"])
+        .chain([
+            "none",
+            "per_block",
+            "train",
+            "inference",
+            "auto",
+            "probes",
+            "ddp",
+        ])
         .chain(["float32", "bfloat16", "float16", "eager", "sdpa"])
         .chain(["flash_attention_2", "flash_attention_3"])
         .chain(["causal_lm", "masked_lm", "question_answering"])

@@ -32,56 +32,7 @@ pub const DEEPSPEED: &str = "for bf16 weights it holds 16 bytes a parameter (2 o
 /// What it is called beside that, and `FairScale`'s ZeRO-2.
 const ZERO: [&str; 6] = ["zero2", "zero_2", "zero3", "zero_3", "sdp", "sharded_ddp"];
 
-/// Ways of training on several GPUs that are not modelled: what they are called, and what to do.
-const OTHERS: &[(&[&str], &str, &str)] = &[
-    (
-        &["fsdp", "fsdp1"],
-        "FullyShardedDataParallel (FSDP1), which PyTorch replaces by fully_shard,",
-        "the nearest that is: \"fsdp2\", of which it took up to 3 % more where it was recorded",
-    ),
-    (
-        &["hsdp", "hybrid", "hybrid_shard"],
-        "HSDP (sharding within a host, replicas across hosts)",
-        "ask for \"fsdp2\" on the GPUs of one host",
-    ),
-    (
-        &[
-            "tp",
-            "tensor_parallel",
-            "pp",
-            "pipeline",
-            "pipeline_parallel",
-            "sequence_parallel",
-            "context_parallel",
-            "cp",
-            "sp",
-            "ulysses",
-            "ring",
-            "ep",
-            "expert_parallel",
-            "megatron",
-        ],
-        "splitting a model's layers among GPUs (tensor, pipeline, context or expert parallelism)",
-        "\"fsdp2\" shards parameters, gradients and the optimizer's state instead",
-    ),
-    (
-        &["dp", "data_parallel", "dataparallel"],
-        "torch.nn.DataParallel, which PyTorch advises against,",
-        "ask for \"ddp\", and train with DistributedDataParallel",
-    ),
-    (
-        &["auto", "device_map", "naive", "model_parallel"],
-        "one process that spreads its layers over GPUs (`device_map`)",
-        "\"fsdp2\" shards parameters, gradients and the optimizer's state instead",
-    ),
-    (
-        &["horovod", "fairscale"],
-        "another library's data parallelism",
-        "ask for \"ddp\", and train with DistributedDataParallel",
-    ),
-];
-
-/// What answers for all of them.
+/// What answers for it.
 const RUN: &str = "`batchfit run --on CARD --gpus N -- python train.py` runs your own script with it on virtual GPUs";
 
 /// What a request asks for, and how many train together. Without `training.parallel`, several ranks are DDP's.
@@ -162,16 +113,12 @@ pub(super) fn as_trainer_wraps(
 fn strategy(value: &Value, pointer: &str) -> Result<Strategy, RequestError> {
     let named = value.as_str().unwrap_or_default().to_lowercase();
     let word = named.replace(['-', ' '], "_");
-    let other = OTHERS.iter().find(|(words, ..)| words.contains(&&*word));
-    let problem = if word.starts_with("deepspeed") || ZERO.contains(&&*word) {
-        format!(
-            "DeepSpeed's ZeRO is not modelled: {DEEPSPEED}; PyTorch's own way to shard is: ask for \"fsdp2\", and train with fully_shard; {RUN}"
-        )
-    } else if let Some((_, what, instead)) = other {
-        format!("{what} is not modelled; {instead}; {RUN}")
-    } else {
+    if !word.starts_with("deepspeed") && !ZERO.contains(&&*word) {
         return choice(value, pointer, "strategy", &STRATEGIES);
-    };
+    }
+    let problem = format!(
+        "DeepSpeed's ZeRO is not modelled: {DEEPSPEED}; PyTorch's own way to shard is: ask for \"fsdp2\", and train with fully_shard; {RUN}"
+    );
     Err(RequestError::at(pointer, problem).with_value(value))
 }
 

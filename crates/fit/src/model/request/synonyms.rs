@@ -40,6 +40,12 @@ fn other_spellings_of_a_value_are_taken() {
         ("amp_float16", "SGD", "amp_fp16 sgd foreach"),
         ("torch.bfloat16", "Adafactor", "bf16 adafactor for_loop"),
         ("BF16", "adamw_torch_fused", "bf16 adamw fused"),
+        ("no", "torch.optim.AdamW", "fp32 adamw foreach"),
+        (
+            "true",
+            "bnb.optim.PagedAdamW8bit",
+            "amp_fp16 paged_adamw_8bit",
+        ),
         ("fp32", "AdamW-torch-fused", "fp32 adamw fused"),
         (
             "AMP_FP16",
@@ -60,19 +66,19 @@ fn values_of_others_are_answered_with_ours() {
         ("precision", json!(32), Some("fp32")),
         ("precision", json!(true), Some("amp_fp16")),
         ("precision", json!("fp8"), None),
-        ("optimizer", json!("torch.optim.SGD"), Some("sgd")),
+        ("optimizer", json!("vanilla-sgd"), Some("sgd")),
         ("optimizer", json!("nesterov"), Some("sgd_momentum")),
         (
             "optimizer",
-            json!("bnb_optim_adamw8bit"),
-            Some("adamw_8bit"),
+            json!("paged_adamw_bnb_8bit"),
+            Some("paged_adamw_8bit"),
         ),
         ("optimizer", json!("lion"), None),
         ("optimizer", json!("AdEMAMix_8bit"), None),
         ("optimizer", json!("torch.optim.ASGD"), None),
         ("optimizer", json!("adamw-4bit"), None),
         ("precision", json!("amp_fp8"), None),
-        ("precision", json!("amp_no"), Some("fp32")),
+        ("precision", json!("amp_full"), Some("fp32")),
         ("precision", json!("amp_fp32"), Some("fp32")),
         ("precision", json!("amp_half"), Some("amp_fp16")),
         ("precision", json!("fp4"), None),
@@ -83,7 +89,9 @@ fn values_of_others_are_answered_with_ours() {
         ("checkpointing", json!(false), Some("none")),
         ("checkpointing", json!("full"), Some("per_block")),
         ("checkpointing", json!("per-block"), Some("per_block")),
-        ("mode", json!("eval"), Some("inference")),
+        ("mode", json!("test"), Some("inference")),
+        ("optimizer", json!("torch.optim.Lion"), None),
+        ("optimizer", json!("bnb.optim.AdamW"), None),
     ];
     for (field, value, nearest) in table {
         let invalid = refused(&json!({ "training": { field: value } }));

@@ -225,16 +225,15 @@ fn checkpointing(value: &Value, pointer: &str) -> Result<Checkpointing, RequestE
             }
             Ok(Checkpointing::Modules(globs))
         }
-        Value::String(word) => match word.as_str() {
-            "none" => Ok(Checkpointing::None),
-            "per_block" => Ok(Checkpointing::PerBlock),
-            other => Err(RequestError::unknown(
-                pointer,
-                "checkpointing",
-                other,
-                ["none", "per_block"],
-            )),
-        },
+        Value::String(_) => {
+            let known = [("none", false), ("per_block", true)];
+            let is_on = choice(value, pointer, "checkpointing", &known)?;
+            Ok(if is_on {
+                Checkpointing::PerBlock
+            } else {
+                Checkpointing::None
+            })
+        }
         other => {
             let must = "checkpointing must be \"none\", \"per_block\" or {\"modules\": [...]}";
             Err(wrong(pointer, other, must).or_word("checkpointing", other))

@@ -107,12 +107,12 @@ fn cannot_unscale(stored: DType, variant: &Variant) -> Option<&'static str> {
     match stored {
         DType::BFloat16 => Some(
             "PyTorch's GradScaler does not take bfloat16 gradients; ask for amp_bf16, or for float32 \
-             parameters: `param_dtype` fp32, or a graph exported so",
+             parameters: `--with param_dtype=fp32`, or a graph exported so",
         ),
         // A fused optimizer divides by the scale itself.
         DType::Float16 if variant.optimizer_impl != OptimizerImpl::Fused => Some(
             "PyTorch's GradScaler refuses to unscale float16 gradients; ask for the optimizer_impl fused, \
-             or for float32 parameters: `param_dtype` fp32, or a graph exported so",
+             or for float32 parameters: `--with param_dtype=fp32`, or a graph exported so",
         ),
         _ => None,
     }

@@ -102,7 +102,7 @@ function Sizes({ sizes, question, change, wrong }) {
   </div>`;
 }
 
-export function Form({ question, change, wrong, onFiles, failure, catalogue }) {
+export function Form({ question, change, onAsk, wrong, onFiles, failure, catalogue }) {
   const { presets, devices, usual } = catalogue;
   const text = (name) => ({ value: question[name], onChange: (value) => change({ [name]: value }) });
   const sizes = sizesOf(question, presets);
@@ -112,7 +112,10 @@ export function Form({ question, change, wrong, onFiles, failure, catalogue }) {
   const isSet = (names) => names.some((name) => question[name].length > 0);
   const isWrong = Object.keys(wrong).some((place) => place === "more" || place.startsWith("training/") || place.startsWith("soak/"));
   const hasOptions = isWrong || isSet(["precision", "optimizer", "checkpointing", "accumulation", "objective", "suggest", "soak", "lora", "gpus", "parallel", "more"]);
-  return html`<form onSubmit=${(event) => event.preventDefault()}>
+  return html`<form id="question" onSubmit=${(event) => {
+    event.preventDefault();
+    onAsk();
+  }}>
     <${Model} question=${question} change=${change} presets=${presets} problem=${wrongModel} onFiles=${onFiles} />
     ${failure && html`<p class="problem" role="alert">${failure}</p>`}
     <${Sizes} sizes=${sizes.filter(({ name }) => MAIN_SIZES.has(name))} question=${question} change=${change} wrong=${wrong} />

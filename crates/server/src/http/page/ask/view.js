@@ -63,6 +63,11 @@ export function AskView({ parameters }) {
   const now = useAsking(body);
   useAddress(linked, now.phase);
   const outcome = useRef(null);
+  const short = wrong || body ? inShort(now, wrong) : "";
+  const see = () => {
+    outcome.current.scrollIntoView();
+    outcome.current.focus({ preventScroll: true });
+  };
   const change = useCallback((news) => setQuestion((before) => ({ ...before, ...news })), []);
   const take = async (files) => {
     setFailure("");
@@ -90,12 +95,11 @@ export function AskView({ parameters }) {
   return html`<div class=${over ? "ask over" : "ask"} onDrop=${onDrop} onDragOver=${onDragOver} onDragLeave=${() => setOver(false)}>
     <section class="question" aria-label="Question">
       <h1>What is the largest batch that fits?</h1>
-      <${Form} question=${question} change=${change} wrong=${wrongPlaces(now.problem, wrong)} onFiles=${take} failure=${failure} catalogue=${catalogue} />
+      <${Form} question=${question} change=${change} onAsk=${see} wrong=${wrongPlaces(now.problem, wrong)} onFiles=${take} failure=${failure} catalogue=${catalogue} />
     </section>
-    ${now.answered && body && html`<button type="button" class="at-hand" onClick=${() => outcome.current.scrollIntoView()}>
-      ${now.answered.result.recommendation.micro_batch ? `micro-batch ${now.answered.result.recommendation.micro_batch}` : "nothing fits"}: see the answer</button>`}
-    <section class="outcome" aria-label="Answer" ref=${outcome}>
-      <${Status} now=${now} hasModel=${hasModel(question)} wrong=${wrong} change=${change} />
+    ${short && html`<button form="question" class="at-hand">${short}</button>`}
+    <section class="outcome" aria-label="Answer" tabindex="-1" ref=${outcome}>
+      <${Status} now=${now} short=${short} hasModel=${hasModel(question)} wrong=${wrong} change=${change} />
       ${now.answered && body && html`<div class=${now.phase === "done" ? "" : "outdated"} aria-busy=${now.phase === "done" ? undefined : "true"}>
         <${Answer} fit=${now.answered} apply=${apply} key=${now.answered.id} />
       </div>`}
@@ -123,8 +127,16 @@ const SAID = {
   cancelled: "This fit was cancelled. Change the question to ask again.",
 };
 
+/** The answer in a few words, for where it is out of sight. */
+function inShort({ phase, answered }, wrong) {
+  if (wrong || phase === "refused" || phase === "failed") return "No answer: see why";
+  if (!answered) return "";
+  const batch = answered.result.recommendation.micro_batch;
+  return batch ? `Micro-batch ${batch}: see the answer` : "Nothing fits: see why";
+}
+
 /** How it stands, told to screen readers as it changes. */
-function Status({ now, hasModel: asks, wrong, change }) {
+function Status({ now, short, hasModel: asks, wrong, change }) {
   if (!asks) {
     return html`<div class="hint">
       <p>Name a model, or drop a file: a request, an exported graph, a Hugging Face <code>config.json</code>, a recording or a memory snapshot.</p>
@@ -138,7 +150,7 @@ function Status({ now, hasModel: asks, wrong, change }) {
   }
   const progress = now.progress;
   const told = progress ? progressText(progress) : SAID[now.phase] ?? "";
-  return html`<p class="status" role="status">${now.phase === "done" ? "" : told}</p>`;
+  return html`<p class="status" role="status">${now.phase === "done" ? html`<span class="unseen">${short}</span>` : told}</p>`;
 }
 
 function Refused({ problem, change }) {
