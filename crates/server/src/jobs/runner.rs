@@ -27,7 +27,7 @@ use crate::model::{
 };
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
-use duplicates::{answered_before, wait_for_duplicate};
+use duplicates::answered_before;
 pub(super) use thread::on_thread;
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
@@ -252,9 +252,6 @@ async fn answer(
         },
     };
     let memory = shared.memory_for(claimed, &request).await;
-    let Ok(_turn) = wait_for_duplicate(shared, claimed, &request).await else {
-        return put_back().await.map(|_| ());
-    };
     // It may have been cancelled before it was registered.
     let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
     if state != Some(FitState::Running) {

@@ -168,7 +168,6 @@ impl Jobs {
                 events: Events::new(is_shared),
                 remote_progress: RemoteProgress::default(),
                 running: Mutex::default(),
-                answering: watch::Sender::default(),
                 told_by_agents: Mutex::default(),
                 wake: Notify::new(),
                 for_agents: watch::Sender::default(),

@@ -1,6 +1,6 @@
 //! What the queue, its runner and all that work for them share.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -46,8 +46,6 @@ pub(in crate::jobs) struct Shared {
     pub(in crate::jobs) remote_progress: RemoteProgress,
     /// The fits at work in this process, by id.
     pub(in crate::jobs) running: Mutex<HashMap<String, Arc<Running>>>,
-    /// What is worked on in this process, as far as later equal requests may share the answer.
-    pub(in crate::jobs) answering: watch::Sender<HashSet<String>>,
     /// How far agents are, by fit.
     pub(super) told_by_agents: Mutex<HashMap<String, Progress>>,
     /// Tells the runner that there may be something to claim.
