@@ -4,7 +4,7 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::query;
+use super::engine::{Connection, query};
 use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
 use crate::model::Digest;
@@ -137,50 +137,17 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        // Two that begin at once make room for one each.
-        let begin = "begin to store a search";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
+        let mut connection = self
+            .pool
+            .acquire()
             .await
-            .map_err(with_context(begin))?;
-        query!(
-            execute,
-            transaction.on(),
-            "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
-            idle
-        )
-        .map_err(with_context("drop idle searches"))?;
-        let most = i64::from(bounds.searches);
-        let of_a_key = i64::from(bounds.of_a_key);
-        let contested = now.0.saturating_sub(bounds.contested_ms);
-        query!(execute, transaction.on(), "DELETE FROM search
-              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
-                            ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
-                            LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
-            most,
-            contested,)
-        .map_err(with_context("drop the oldest searches"))?;
-        query!(execute, transaction.on(), "DELETE FROM upload_reference
-              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
-        .map_err(with_context("drop what no search refers to"))?;
-        let added = query!(
-            execute,
-            transaction.on(),
-            "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
-             SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
-                AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
-            id,
-            terms,
-            now,
-            most,
-            owner,
-            of_a_key,
-        )
-        .map_err(with_context("store a search"))?;
-        let commit = with_context("commit a search");
-        transaction.commit().await.map_err(commit)?;
-        Ok(added == 1)
+            .map_err(with_context("begin to store a search"))?;
+        let added = add_on(&mut connection, id, (terms, owner), bounds, (idle, now)).await;
+        if added.is_err() {
+            // A transaction that a full disk interrupted may stay open, and the database locked with it.
+            connection.close().await;
+        }
+        added
     }
 
     /// Keeps an observation, once, however many tell it at the same time.
@@ -374,133 +341,58 @@ impl From<Row> for Observation {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::database::test_database::TestDatabase;
-
-    const BOUNDS: SearchBounds = SearchBounds {
-        searches: 3,
-        of_a_key: 1,
-        observations: 2,
-        contested_ms: 100,
-    };
-
-    async fn add(db: &Db, id: &str, now: i64) -> bool {
-        add_of(db, id, "", now).await
-    }
-
-    async fn add_of(db: &Db, id: &str, owner: &str, now: i64) -> bool {
-        let terms = JsonText::from("{}");
-        let idle = Time(now - 1000);
-        let new = (&terms, owner);
-        let added = db.add_search(id, new, BOUNDS, idle, Time(now)).await;
-        added.unwrap()
-    }
-
-    #[tokio::test]
-    async fn each_key_has_a_part_of_the_room() {
-        let db = TestDatabase::new().await;
-        assert!(add_of(&db, "a", "greedy", 0).await);
-        assert!(!add_of(&db, "b", "greedy", 0).await);
-        assert!(add_of(&db, "c", "modest", 0).await);
-        assert_eq!(db.search("c").await.unwrap().unwrap().owner, "modest");
-        // Of what has ended, that of the key that has most goes first.
-        assert!(db.cancel_search("c", Time(1)).await.unwrap());
-        for (id, next) in [("a", "e"), ("e", "f"), ("f", "g")] {
-            assert!(db.cancel_search(id, Time(2)).await.unwrap());
-            assert!(add_of(&db, next, "greedy", 2).await);
-        }
-        assert!(db.search("c").await.unwrap().is_some());
-    }
-
-    #[tokio::test]
-    async fn searches_that_begin_together_make_room_for_each_other() {
-        let db = TestDatabase::new().await;
-        for id in ["a", "b", "c"] {
-            assert!(add(&db, id, 0).await);
-            assert!(db.cancel_search(id, Time(1)).await.unwrap());
-        }
-
-        let begun = tokio::join!(add(&db, "d", 2), add(&db, "e", 2), add(&db, "f", 2));
-
-        assert_eq!(begun, (true, true, true));
-    }
-
-    async fn tell(db: &Db, id: &str, batch: u64) -> ObservationStatus {
-        let told = Observation::new(batch, Outcome::Fits);
-        db.add_observation(id, &told, BOUNDS, Time(1))
-            .await
-            .unwrap()
-    }
-
-    #[tokio::test]
-    async fn observations_are_kept_once_in_order_and_bounded() {
-        let db = TestDatabase::new().await;
-        assert!(add(&db, "a", 0).await);
-
-        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::New);
-        assert_eq!(tell(&db, "a", 1).await, ObservationStatus::New);
-        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::Again);
-        assert_eq!(tell(&db, "a", 4).await, ObservationStatus::Full);
-        assert_eq!(tell(&db, "b", 4).await, ObservationStatus::Unknown);
-
-        let read = db.search("a").await.unwrap().unwrap();
-        let batches: Vec<u64> = read.observations.iter().map(|told| told.batch).collect();
-        assert_eq!(batches, [2, 1]);
-        assert!(db.cancel_search("a", Time(2)).await.unwrap());
-        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
-        assert_eq!(tell(&db, "a", 2).await, ObservationStatus::Cancelled);
-    }
-
-    #[tokio::test]
-    async fn a_state_is_noted_for_what_was_told_alone() {
-        let db = TestDatabase::new().await;
-        add(&db, "a", 0).await;
-        tell(&db, "a", 1).await;
-        let state = async || db.search("a").await.unwrap().unwrap().state;
-
-        db.note_search("a", SearchState::Done, None, 0)
-            .await
-            .unwrap();
-        assert_eq!(state().await, SearchState::Active);
-        db.note_search("a", SearchState::Done, None, 1)
-            .await
-            .unwrap();
-        assert_eq!(state().await, SearchState::Done);
-        assert!(!db.cancel_search("a", Time(2)).await.unwrap());
-        db.note_search("a", SearchState::Active, None, 1)
-            .await
-            .unwrap();
-        db.cancel_search("a", Time(2)).await.unwrap();
-        db.note_search("a", SearchState::Done, None, 1)
-            .await
-            .unwrap();
-        assert_eq!(state().await, SearchState::Cancelled);
-    }
-
-    #[tokio::test]
-    async fn there_is_room_as_long_as_old_ones_can_go() {
-        let db = TestDatabase::new().await;
-        for (id, now) in [("a", 0), ("b", 1), ("c", 2)] {
-            assert!(add(&db, id, now).await);
-        }
-        assert!(!add(&db, "d", 3).await, "all three are under way");
-
-        db.note_search("b", SearchState::Done, None, 0)
-            .await
-            .unwrap();
-        assert!(add(&db, "e", 4).await);
-        assert_eq!(db.search("b").await.unwrap(), None);
-
-        // Nothing has ended, but `a` has had no observation for long.
-        assert!(add(&db, "g", 105).await);
-        assert_eq!(db.search("a").await.unwrap(), None);
-
-        // `c` has been idle since 0, and what it was told goes with it.
-        tell(&db, "c", 1).await;
-        assert!(add(&db, "f", 2000).await);
-        assert_eq!(db.search("c").await.unwrap(), None);
-        assert!(db.search("f").await.unwrap().is_some());
-    }
+/// Makes room for a search and stores it. Alone: two that begin at once make room for one each.
+async fn add_on(
+    connection: &mut Connection,
+    id: &str,
+    (terms, owner): (&JsonText, &str),
+    bounds: SearchBounds,
+    (idle, now): (Time, Time),
+) -> Result<bool, StoreError> {
+    let mut transaction = connection
+        .begin_alone()
+        .await
+        .map_err(with_context("begin to store a search"))?;
+    query!(
+        execute,
+        transaction.on(),
+        "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
+        idle
+    )
+    .map_err(with_context("drop idle searches"))?;
+    let most = i64::from(bounds.searches);
+    let of_a_key = i64::from(bounds.of_a_key);
+    let contested = now.0.saturating_sub(bounds.contested_ms);
+    query!(execute, transaction.on(), "DELETE FROM search
+          WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
+                        ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
+                        LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
+        most,
+        contested,)
+    .map_err(with_context("drop the oldest searches"))?;
+    query!(execute, transaction.on(), "DELETE FROM upload_reference
+          WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
+    .map_err(with_context("drop what no search refers to"))?;
+    let added = query!(
+        execute,
+        transaction.on(),
+        "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
+         SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
+            AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
+        id,
+        terms,
+        now,
+        most,
+        owner,
+        of_a_key,
+    )
+    .map_err(with_context("store a search"))?;
+    transaction
+        .commit()
+        .await
+        .map_err(with_context("commit a search"))?;
+    Ok(added == 1)
 }
+
+#[cfg(test)]
+mod tests;
