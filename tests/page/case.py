@@ -1,4 +1,5 @@
 """What tests of the page have in common: a page of their own, and what must hold after each of them."""
+import re
 import time
 import unittest
 
@@ -39,6 +40,12 @@ class Page(unittest.TestCase):
 
     def sentence(self):
         return self.page.locator("p.sentence")
+
+    def options(self):
+        """Opens the options. Where a question before had them open, they close a moment after the address has changed."""
+        options = self.page.locator("details", has=self.page.get_by_text("Options", exact=True))
+        expect(options).not_to_have_attribute("open", re.compile(""))
+        options.locator("summary").first.click()
 
     def ask(self, request):
         """What the service answers over its API."""

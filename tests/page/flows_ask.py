@@ -102,7 +102,7 @@ class Asking(Page):
         expect(page.get_by_label("Target")).to_have_attribute("aria-invalid", "true")
         page.get_by_label("Target").fill("512")
         expect(page.get_by_role("alert")).to_have_count(0)
-        page.get_by_text("Options").click()
+        self.options()
         page.get_by_label("Other members of the request").fill("{")
         expect(page.get_by_role("alert")).to_contain_text("This is no JSON")
         expect(page.get_by_label("Other members of the request")).to_have_attribute("aria-invalid", "true")
@@ -110,7 +110,7 @@ class Asking(Page):
     def test_options_make_variants_lengths_soaks_and_suggestions(self):
         page = self.page
         self.go("#/?model=gpt2&device=sim:h200&limit=16GiB&size.seq_len=256")
-        page.get_by_text("Options").click()
+        self.options()
         for word in ("fp32", "amp bf16"):
             page.get_by_role("group", name="Precision").get_by_label(word, exact=True).check()
         page.get_by_role("group", name="Optimizer").get_by_label("sgd", exact=True).check()
@@ -129,7 +129,7 @@ class Asking(Page):
         # What else, and one of the changes.
         self.go("#/?model=resnet18&device=sim:h200&limit=6GiB")
         expect(self.sentence()).to_be_visible()
-        page.get_by_text("Options").click()
+        self.options()
         page.get_by_label("Say what else would help").check()
         expect(page.get_by_role("heading", name=re.compile("^To take"))).to_be_visible()
         page.get_by_role("button", name="Ask with precision amp_fp16").click()
@@ -138,7 +138,7 @@ class Asking(Page):
         # A soak.
         self.go("#/?model=resnet18&device=sim:h200&limit=6GiB&size.image_size=160,224")
         expect(self.sentence()).to_be_visible()
-        page.get_by_text("Options").click()
+        self.options()
         page.get_by_label("Find the batch that lasts").check()
         page.get_by_label("Steps", exact=True).fill("50")
         expect(self.answer()).to_contain_text("was followed over 50 steps")

@@ -190,7 +190,7 @@ class Hostile(Page):
             page.get_by_label("Target").fill(name)
             expect(page.get_by_role("alert").first).to_be_visible()
             self.harmless()
-            page.get_by_text("Options").click()
+            self.options()
             for label in ("Accumulation steps", "Other members of the request"):
                 page.get_by_label(label).fill(name)
             page.get_by_label("Other members of the request").fill(json.dumps({name: name}))
