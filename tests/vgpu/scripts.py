@@ -189,6 +189,12 @@ SCRIPTS = {
         lambda answer: answer["peak_reserved_bytes"] >> 20,
         128,
     ),
+    "an event is complete when the products before it are, and a copy to memory that is not pinned waits for them": (
+        "import torch\na, host = torch.zeros(8192, 8192, device='cuda', dtype=torch.bfloat16), torch.empty(8192, 8192, dtype=torch.bfloat16)\n"
+        "done = torch.cuda.Event()\na @ a\ndone.record()\nassert not done.query()\ntorch.cuda.synchronize()\nassert done.query()\na @ a\ndone.record()\nhost.copy_(a, non_blocking=True)\nassert done.query()\n",
+        lambda answer: answer["exit_code"],
+        0,
+    ),
     "sequences of several lengths are packed and unpacked": (
         "import torch, torch.nn as nn\nx = torch.randn(8, 50, 64, device='cuda', requires_grad=True)\nlengths = torch.randint(20, 51, (8,), device='cuda')\nnet = nn.GRU(64, 64, 2, batch_first=True, bidirectional=True).cuda()\n"
         "for _ in range(2):\n    packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)\n    out, back = nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)\n"

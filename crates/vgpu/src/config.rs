@@ -46,6 +46,20 @@ pub struct Card {
     pub bus: i32,
 }
 
+impl Card {
+    /// Nanoseconds in which its memory moves so many bytes.
+    pub fn moves(&self, bytes: u64) -> u64 {
+        bytes.saturating_mul(4_000_000) / (self.memory_clock as u64 * self.bus as u64).max(1)
+    }
+
+    /// Nanoseconds in which it multiplies and adds so often: of what its multiprocessors can, the part that an H200 reached in products (700 TFLOPS).
+    pub fn multiplies(&self, products: u64, is_float32: bool) -> u64 {
+        let each = [350, 700, 1350][usize::from(self.major >= 9) + usize::from(self.major >= 9 || (self.major, self.minor) == (8, 0))];
+        let all = self.multiprocessors as u64 * self.clock as u64 * each / 1_000_000;
+        2_000 + products / (if is_float32 { all / 8 } else { all }).max(1)
+    }
+}
+
 /// A run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::channel;
+use crate::config::card;
 use crate::handle::Lock;
 
 /// Which of an ordinary convolution's tensors is computed. Those of a transposed one are others: its result is the input of an ordinary one.
@@ -133,6 +134,12 @@ impl Convolution {
     /// Itself: what the simulator's convolutions are made of it.
     pub(super) fn operands(&self) -> &Convolution {
         self
+    }
+
+    /// Nanoseconds that it takes.
+    pub(super) fn time(&self) -> u64 {
+        let products = self.y.iter().chain(&self.w[1..]).fold(1, |all: u64, &extent| all.saturating_mul(extent));
+        card().multiplies(products, self.dtype == Type::Float32).max(card().moves(self.bytes()))
     }
 
     /// Bytes of its three tensors.

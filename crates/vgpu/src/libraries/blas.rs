@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::config::config;
+use crate::config::{card, config};
 use crate::handle::{Handles, fresh};
 use crate::libraries::real;
 use crate::memory::{self, bytes};
 use crate::names::{functions, same};
-use crate::runtime::capture;
 use crate::runtime::devices::current_device;
+use crate::runtime::{capture, launch, streams};
 use crate::status::{check, refuses_null};
 
 /// `cublasStatus_t`.
@@ -108,6 +108,13 @@ impl Heuristic {
     }
 }
 
+/// A stream multiplies matrices, of float32 where their `cudaDataType` is 0.
+fn product(stream: u64, extents: [u64; 4], kind: c_int) {
+    launch::spend(launch::CALL);
+    let products = extents.iter().fold(1, |all: u64, &extent| all.saturating_mul(extent));
+    streams::work(stream, card().multiplies(products, kind == 0));
+}
+
 functions! {
     cublasCreate_v2(handle: *mut u64) {
         /// What a handle keeps on an H100, as addresses beside it show.
@@ -121,11 +128,35 @@ functions! {
         check(!workspace.is_null() || bytes == 0, INVALID_VALUE)?;
         with(handle, |_| ())
     }
-    /// PyTorch sets the stream before each product; where the stream captures, this stands for the product, so that the graph is not empty.
+    /// PyTorch sets the stream before each product; where the stream captures, this stands for the product, so that the graph is not empty. Products of
+    /// other kinds than those below take no time.
     cublasSetStream_v2(handle: u64, stream: u64) {
         with(handle, |one| one.stream = stream)?;
         // An error of the capture is said when it ends.
         let _ = capture::add(stream, None);
+        Ok(())
+    }
+    cublasSgemm_v2(handle: u64, _ta: c_int, _tb: c_int, m: u32, n: u32, k: u32) { with(handle, |one| product(one.stream, [m, n, k, 1].map(u64::from), 0)) }
+    cublasGemmEx(handle: u64, _ta: c_int, _tb: c_int, m: u32, n: u32, k: u32, _alpha: u64, _a: u64, kind: c_int) {
+        with(handle, |one| product(one.stream, [m, n, k, 1].map(u64::from), kind))
+    }
+    cublasGemmStridedBatchedEx(
+        handle: u64, _ta: c_int, _tb: c_int, m: u32, n: u32, k: u32, _alpha: u64, _a: u64, kind: c_int, _lda: c_int, _next_a: i64, _b: u64, _kind_b: c_int, _ldb: c_int, _next_b: i64,
+        _beta: u64, _c: u64, _kind_c: c_int, _ldc: c_int, _next_c: i64, count: u32,
+    ) {
+        with(handle, |one| product(one.stream, [m, n, k, count].map(u64::from), kind))
+    }
+    cublasLtMatrixLayoutCreate(to: *mut u64, kind: u32, rows: u64, columns: u64) {
+        let said = [(0, u64::from(kind)), (2, rows), (3, columns)];
+        out(to, DESCRIPTORS.insert(said.map(|(attribute, value)| (attribute, value.to_ne_bytes().to_vec())).into()))
+    }
+    /// Of several products (attribute 5) one is counted; `a` has m x k elements, however it is transposed.
+    cublasLtMatmul(_handle: u64, _operation: u64, _alpha: u64, _a: u64, a: u64, _b: u64, _lb: u64, _beta: u64, _c: u64, _lc: u64, _d: u64, d: u64, _algorithm: u64, _workspace: u64, _bytes: usize, stream: u64) {
+        let of = |layout, attribute: c_int| {
+            let said = DESCRIPTORS.with(layout, |known| known.get(&attribute).and_then(|value| value.first_chunk().copied()));
+            said.flatten().map_or(1, u64::from_ne_bytes)
+        };
+        product(stream, [of(a, 2), of(a, 3), of(d, 3), 1], of(a, 0) as c_int);
         Ok(())
     }
     cublasGetStream_v2(handle: u64, stream: *mut u64) { out(stream, with(handle, |one| one.stream)?) }
@@ -190,7 +221,7 @@ same! {
     cublasDgetrsBatched = cublasSgetrsBatched, cublasCgetrsBatched = cublasSgetrsBatched, cublasZgetrsBatched = cublasSgetrsBatched,
     cublasSgelsBatched = cublasSgetrsBatched, cublasDgelsBatched = cublasSgetrsBatched, cublasCgelsBatched = cublasSgetrsBatched, cublasZgelsBatched = cublasSgetrsBatched,
     cublasGetVector = cublasSetVector, cublasSetVectorAsync = cublasSetVector, cublasGetVectorAsync = cublasSetVector,
-    cublasLtMatrixLayoutCreate = cublasLtMatmulDescCreate, cublasLtMatmulPreferenceCreate = cublasLtMatmulDescCreate, cublasLtMatrixTransformDescCreate = cublasLtMatmulDescCreate,
+    cublasLtMatmulPreferenceCreate = cublasLtMatmulDescCreate, cublasLtMatrixTransformDescCreate = cublasLtMatmulDescCreate,
     cublasLtMatrixLayoutSetAttribute = cublasLtMatmulDescSetAttribute, cublasLtMatmulPreferenceSetAttribute = cublasLtMatmulDescSetAttribute,
     cublasLtMatrixTransformDescSetAttribute = cublasLtMatmulDescSetAttribute,
     cublasLtMatrixLayoutGetAttribute = cublasLtMatmulDescGetAttribute, cublasLtMatmulPreferenceGetAttribute = cublasLtMatmulDescGetAttribute,

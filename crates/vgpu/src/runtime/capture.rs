@@ -341,13 +341,13 @@ mod tests {
         let (origin, side, fork, join) = (stream(), stream(), event(), event());
         unsafe {
             assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
-            assert_eq!(enqueue(origin), Ok(true));
+            assert_eq!(enqueue(origin, 0), Ok(true));
             assert_eq!(cudaEventRecord(fork, origin), 0);
-            assert_eq!(enqueue(side), Ok(false));
+            assert_eq!(enqueue(side, 0), Ok(false));
             assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
-            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(enqueue(side, 0), Ok(true));
             assert_eq!(cudaEventRecord(join, side), 0);
-            assert_eq!(enqueue(origin), Ok(true));
+            assert_eq!(enqueue(origin, 0), Ok(true));
             assert_eq!(cudaStreamWaitEvent(origin, join, 0), 0);
             let (mut status, mut count) = (0, 0);
             let null = std::ptr::null_mut();
@@ -356,7 +356,7 @@ mod tests {
             let graph = made(|to| cudaStreamEndCapture(origin, to));
             assert_eq!(cudaGraphGetNodes(graph, null, &raw mut count), 0);
             assert_eq!(count, 3);
-            assert_eq!(enqueue(side), Ok(false));
+            assert_eq!(enqueue(side, 0), Ok(false));
             assert_eq!(cudaEventQuery(join), CAPTURED_EVENT);
             assert_eq!(cudaGraphDestroy(graph), 0);
             assert_eq!(cudaGraphDestroy(graph), INVALID_HANDLE);
@@ -381,18 +381,18 @@ mod tests {
             assert_eq!(end(origin), CAPTURE_INVALIDATED);
             assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
             assert_eq!(cudaStreamSynchronize(origin), CAPTURE_UNSUPPORTED);
-            assert_eq!(enqueue(origin), Err(CAPTURE_INVALIDATED));
+            assert_eq!(enqueue(origin, 0), Err(CAPTURE_INVALIDATED));
             assert_eq!(end(origin), CAPTURE_INVALIDATED);
             assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
             assert_eq!(cudaEventRecord(fork, origin), 0);
             assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
-            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(enqueue(side, 0), Ok(true));
             assert_eq!(end(side), CAPTURE_UNMATCHED);
             assert_eq!(end(origin), CAPTURE_INVALIDATED);
             assert_eq!(cudaStreamBeginCapture(origin, RELAXED), 0);
             assert_eq!(cudaEventRecord(fork, origin), 0);
             assert_eq!(cudaStreamWaitEvent(side, fork, 0), 0);
-            assert_eq!(enqueue(side), Ok(true));
+            assert_eq!(enqueue(side, 0), Ok(true));
             assert_eq!(end(origin), CAPTURE_UNJOINED);
         }
     }

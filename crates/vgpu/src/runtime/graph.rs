@@ -206,7 +206,7 @@ runtime! {
     cudaGraphLaunch(executable: u64, stream: u64) {
         streams::check(stream)?;
         let calls: Vec<Call> = EXECUTABLES.with(executable, |graph| graph.nodes.values().filter_map(|node| node.call).collect()).ok_or(INVALID_HANDLE)?;
-        if !launch::enqueue(stream)? {
+        if !launch::enqueue(stream, 0)? {
             for (function, data) in calls {
                 function(data as *mut c_void);
             }

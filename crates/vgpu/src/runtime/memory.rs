@@ -69,8 +69,9 @@ pub unsafe fn copy(to: u64, from: u64, bytes: usize, kind: c_int, stream: u64) -
     unless_captured(to, bytes as u64, stream, || {
         bytes::copy(to, from, bytes as u64)?;
         let host = if is_device(from) { to } else { from };
-        if is_device(to) != is_device(from) && matches!(host::kind_of(host), Some(Kind::Pinned | Kind::Registered)) {
-            streams::copies(stream, bytes as u64);
+        if is_device(to) != is_device(from) {
+            let is_pinned = matches!(host::kind_of(host), Some(Kind::Pinned | Kind::Registered));
+            streams::copies(stream, bytes as u64, is_device(from), is_pinned);
         }
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Streams and events.
 //!
-//! Kernels take no time; copies between a device and pinned memory do, counted in launches of the host, and what comes after them in a stream is over
-//! when they are. Handles are numbers; 0, 1 and 2 are the default streams (null, legacy, per thread), as CUDA defines them.
+//! There is a clock, which nobody's speed moves: each call takes the host a time, kernels and copies take their streams a time that follows from their
+//! sizes, and an event is complete when its stream's work before it is over. Handles are numbers; 0, 1 and 2 are the default streams (null, legacy, per thread), as CUDA defines them.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -29,9 +29,9 @@ const INTERPROCESS: c_uint = 4;
 /// `cudaEventRecordExternal`, `cudaEventWaitExternal`: not part of a capture.
 const EXTERNAL: c_uint = 1;
 
-/// What a launch counts for between two events. Nothing is measured: kernels that are compared are equal, and a run is repeatable. Larger than
-/// most kernels take, so that programs that repeat a kernel for some time (Triton's autotuner) are soon done.
-const MILLISECONDS: f32 = 0.1;
+/// What a launch counts for between two events, in each nanosecond of the host. Nothing is measured: kernels that are compared are equal, and a run is
+/// repeatable. Larger than most kernels take, so that programs that repeat a kernel for some time (Triton's autotuner) are soon done.
+const MILLISECONDS: f32 = 0.1 / launch::CALL as f32;
 
 struct Stream {
     device: usize,
@@ -51,8 +51,8 @@ struct Event {
 #[derive(Debug, Clone)]
 enum Recorded {
     Never,
-    /// Over after so many launches of the process.
-    Until(u64),
+    /// When the host recorded it, and when it is complete.
+    Until(u64, u64),
     /// In a capture.
     Captured(capture::Point),
 }
@@ -91,11 +91,11 @@ fn recorded(event: u64) -> Result<Recorded, Status> {
 
 fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Status> {
     check_that(flags <= EXTERNAL, INVALID_VALUE)?;
-    launch::spend(ORDERED);
+    launch::spend(launch::CALL);
     let device = device_of(stream)?;
     check_that(EVENTS.with(event, |event| event.device) == Some(device), INVALID_HANDLE)?;
     let captured = if flags == EXTERNAL { None } else { capture::point(stream)? };
-    let recorded = captured.map_or_else(|| Recorded::Until(over(stream) + lag()), Recorded::Captured);
+    let recorded = captured.map_or_else(|| Recorded::Until(launch::now(), over(stream) + lag()), Recorded::Captured);
     EVENTS.with(event, |event| event.recorded = recorded).ok_or(INVALID_HANDLE)
 }
 
@@ -103,7 +103,7 @@ fn record(event: u64, stream: u64, flags: c_uint) -> Result<(), Status> {
 fn complete(event: u64) -> Result<(), Status> {
     match recorded(event)? {
         Recorded::Never => Ok(()),
-        Recorded::Until(_) => capture::forbid(),
+        Recorded::Until(..) => capture::forbid(),
         Recorded::Captured(point) => {
             capture::invalidate(point.capture);
             Err(CAPTURED_EVENT)
@@ -111,45 +111,57 @@ fn complete(event: u64) -> Result<(), Status> {
     }
 }
 
-/// Bytes that are copied between a device and pinned memory while the host launches a kernel: 54 GB/s either way and 16 us, about what an H200 and PyTorch took.
-const COPIED: u64 = 54 * 16_000;
-/// Launches in whose time the host records an event or lets a stream wait for one. Chosen, not measured: alone in a loop they took about half of it.
-const ORDERED: u64 = 1;
+/// Bytes that are copied between a device and pinned memory in a nanosecond, about what an H200 took either way.
+const COPIED: u64 = 54;
 
-/// Launches after which the copies of each stream are over.
+/// When the work of each stream is over, and that of the two that copy for all: to devices and from them.
 static BUSY: Lock<BTreeMap<u64, u64>> = Lock::new(BTreeMap::new());
 
-/// A stream copies between a device and pinned memory. The most that waits (5 GB) keeps a program that polls an event no longer than as many questions.
-pub fn copies(stream: u64, bytes: u64) {
-    const MOST: u64 = 8192;
-    let end = (over(stream) + bytes / COPIED).min(launch::count() + MOST);
+/// A stream works.
+pub fn work(stream: u64, nanoseconds: u64) {
+    let end = over(stream) + nanoseconds;
     BUSY.lock().insert(stream, end);
 }
 
-/// Launches after which all of a stream so far is over.
-fn over(stream: u64) -> u64 {
-    BUSY.lock().get(&stream).map_or(0, |until| *until).max(launch::count())
+/// A stream copies between a device and the host. The most that waits (7 GB) keeps a program that polls an event no longer than as many questions.
+pub fn copies(stream: u64, bytes: u64, is_home: bool, is_pinned: bool) {
+    const MOST: u64 = 131_000_000;
+    launch::spend(launch::CALL);
+    if is_pinned {
+        let engine = u64::MAX - u64::from(is_home);
+        let end = (over(stream).max(over(engine)) + 2_000 + bytes / COPIED).min(launch::now() + MOST);
+        BUSY.lock().extend([(stream, end), (engine, end)]);
+    } else if is_home || bytes > 64 << 10 {
+        // The host waits, and copies 4 GB/s.
+        launch::pass(over(stream));
+        launch::spend(bytes / 4);
+    }
 }
 
-/// By how many launches a card lags behind the host: none, unless the run is told to be late (`BATCHFIT_VGPU_LATE`); then as many as its queue has room for.
+/// When all of a stream so far is over.
+fn over(stream: u64) -> u64 {
+    BUSY.lock().get(&stream).map_or(0, |until| *until).max(launch::now())
+}
+
+/// By how much a card lags behind this clock: not, unless the run is told to be late (`BATCHFIT_VGPU_LATE`); then by as many launches as its queue has room for.
 fn lag() -> u64 {
     static LAG: OnceLock<u64> = OnceLock::new();
-    *LAG.get_or_init(|| if std::env::var_os("BATCHFIT_VGPU_LATE").is_some_and(|late| late == "1") { 1024 } else { 0 })
+    *LAG.get_or_init(|| if std::env::var_os("BATCHFIT_VGPU_LATE").is_some_and(|late| late == "1") { 1024 * launch::CALL } else { 0 })
 }
 
 /// The host waits for all that was launched so far.
 pub fn settle() {
     let last = BUSY.lock().values().copied().max().unwrap_or(0);
-    launch::pass(last.max(launch::count()) + lag());
+    launch::pass(last.max(launch::now()) + lag());
 }
 
 /// Whether a card is done with an event. Who asks over and over sees it complete.
 fn query(event: u64) -> Result<(), Status> {
     complete(event)?;
-    if let Recorded::Until(launches) = recorded(event)?
-        && launches > launch::count()
+    if let Recorded::Until(_, end) = recorded(event)?
+        && end > launch::now()
     {
-        launch::spend(1);
+        launch::spend(1_000);
         return Err(NOT_READY);
     }
     Ok(())
@@ -158,11 +170,11 @@ fn query(event: u64) -> Result<(), Status> {
 fn wait(stream: u64, event: u64, flags: c_uint) -> Result<(), Status> {
     check_that(flags <= EXTERNAL, INVALID_VALUE)?;
     check(stream)?;
-    launch::spend(ORDERED);
+    launch::spend(launch::CALL);
     match recorded(event)? {
-        Recorded::Until(launches) => {
-            if launches > over(stream) + lag() {
-                BUSY.lock().insert(stream, launches - lag());
+        Recorded::Until(_, end) => {
+            if end > over(stream) + lag() {
+                BUSY.lock().insert(stream, end - lag());
             }
             if flags == 0 { capture::spoil(stream, CAPTURE_ISOLATION) } else { Ok(()) }
         }
@@ -250,24 +262,24 @@ runtime! {
     cudaEventQuery(event: u64) { query(event) }
     cudaEventSynchronize(event: u64) {
         complete(event)?;
-        if let Recorded::Until(launches) = recorded(event)? {
-            launch::pass(launches);
+        if let Recorded::Until(_, end) = recorded(event)? {
+            launch::pass(end);
         }
         Ok(())
     }
     cudaEventElapsedTime(to: *mut f32, start: u64, end: u64) {
-        let launches = |event| {
+        let at = |event| {
             check_that(EVENTS.with(event, |event| event.flags & DISABLE_TIMING) == Some(0), INVALID_HANDLE)?;
             match recorded(event)? {
                 Recorded::Never => Err(INVALID_HANDLE),
-                Recorded::Until(launches) => Ok(launches),
+                Recorded::Until(at, _) => Ok(at),
                 Recorded::Captured(_) => Err(CAPTURED_EVENT),
             }
         };
-        let between = launches(end)? as i64 - launches(start)? as i64;
+        let between = at(end)? as i64 - at(start)? as i64;
         // Never 0: programs divide by it.
         #[allow(clippy::cast_precision_loss)]
-        out(to, if between == 0 { 1 } else { between } as f32 * MILLISECONDS)
+        out(to, if between == 0 { launch::CALL as i64 } else { between } as f32 * MILLISECONDS)
     }
     cudaIpcGetEventHandle(to: *mut IpcHandle, event: u64) {
         let flags = EVENTS.with(event, |event| event.flags).ok_or(INVALID_HANDLE)?;
