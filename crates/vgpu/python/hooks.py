@@ -438,7 +438,7 @@ def first_operator():
     `torch.compile` warns of them and compiles otherwise."""
     called = [frame for frame in frames(sys._getframe(1)) if frame.f_code in CALLS]
     if called and os.getpid() == PROCESS:
-        values.batchfit_values_on_operator(None)
+        values.batchfit_values_tell(None, told[1])
         # Compiled graphs and checkpoints compute with gradients off what has some.
         inside = any(frame.f_code.co_filename.startswith(WITHOUT_GRADIENTS) for frame in frames(called[0]))
         module = modules.variable(called[-1], "self", False)
@@ -541,5 +541,4 @@ if values is None:
     forward = register_module_forward_pre_hook(first_forward)
 else:
     told = ctypes.CFUNCTYPE(None)(first_operator), ctypes.CFUNCTYPE(None, ctypes.c_int)(rise)
-    values.batchfit_values_on_operator(told[0])
-    values.batchfit_values_on_peak(told[1])
+    values.batchfit_values_tell(*told)

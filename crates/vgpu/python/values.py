@@ -40,7 +40,7 @@ def names_of_object(own):
     """What the object says that it was made from: a minor version of PyTorch, whose classes stay as they are, and a digest of source and flags. What it
     is called as a release carries it, where this is a release of PyTorch, and as it is compiled here, for this very version."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for name in sorted(name for name in os.listdir(own) if name.endswith((".cpp", ".h"))):
+    for name in sorted(name for name in os.listdir(own) if name.endswith((".cpp", ".h", ".def"))):
         with open(os.path.join(own, name), "rb") as file:
             digest.update(file.read())
     kind = f"abi{int(torch._C._GLIBCXX_USE_CXX11_ABI)}-{digest.hexdigest()[:16]}"

@@ -161,7 +161,7 @@ unsafe fn launch_registered(kernel: u64, shape: &Shape, arguments: *const u64) -
     launch(&|write| write(&kernel.name), shape, arguments)
 }
 
-/// What is forgotten from where an argument points to: as much as is known of one tensor (`SMALL_DECIDING` in values/tensors.h).
+/// What is forgotten from where an argument points to: as much as is known of one tensor (`SMALL_DECIDING` in values/values.h).
 const FORGOTTEN: u64 = 32 << 20;
 
 /// Forgets what lies behind a kernel's arguments.
