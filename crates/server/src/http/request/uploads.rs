@@ -4,6 +4,7 @@
 //! memory that others need.
 //! Decompressed and read it is on a thread of its own, under a permit of its size: see [`SIZES`].
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -368,19 +369,27 @@ fn no_disk(error: &io::Error) -> Problem {
 const PART: usize = 1 << 20;
 
 /// Runs `work` on a thread of its own, which stops soon after this future is dropped. Not on the runtime's blocking pool, for which a runtime that ends waits.
-pub(in crate::http) async fn on_thread<T: Send + 'static>(
+pub(in crate::http) fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
+) -> impl Future<Output = Result<T, Problem>> {
+    // Boxed: a thread of each type of closure, and a wait for each type of result, take long to compile.
+    let boxed = || work().map(|done| -> Box<dyn Any + Send> { Box::new(done) });
+    let done = Box::pin(boxed_on_thread(Box::new(boxed)));
+    async { Ok(*done.await?.downcast().expect("`work` gave it")) }
+}
+
+type Done = Result<Box<dyn Any + Send>, Problem>;
+
+async fn boxed_on_thread(work: Box<dyn FnOnce() -> Done + Send>) -> Done {
     let (done, receiver) = oneshot::channel();
     let abandoned = CancelOnDrop::default();
     let cancel = abandoned.0.clone();
     let niceness = niceness();
-    // Boxed: a thread of each type of closure takes long to compile.
-    let run: Box<dyn FnOnce() + Send> = Box::new(move || {
+    let run = move || {
         let outcome = yielding(niceness, || with_cancel(&cancel, work));
         // There is no receiver when the client is gone.
         let _ = outcome.map(|outcome| done.send(outcome));
-    });
+    };
     let thread = std::thread::Builder::new().name("upload".to_owned());
     if let Err(error) = thread.stack_size(STACK).spawn(run) {
         tracing::error!("no thread could be started: {error}");

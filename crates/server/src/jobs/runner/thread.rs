@@ -1,5 +1,6 @@
 //! A thread of its own for an engine.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,11 +21,24 @@ const MOST_TRIES: usize = 100;
 /// Not on the runtime's blocking pool: a runtime that ends waits for its blocking threads, and an
 /// engine stuck in a driver would keep the server from ending. The receiver owns the thread; when it is
 /// gone, the answer is not wanted, and the process may end under it.
-pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
+pub(in crate::jobs) fn on_thread<T: Send + 'static>(
     name: &str,
     engine: Arc<dyn Engine>,
     work: impl FnOnce(&dyn Engine) -> T + Send + 'static,
-) -> Result<T, JobError> {
+) -> impl Future<Output = Result<T, JobError>> {
+    // Boxed: a thread of each type of closure, and a wait for each type of result, take long to compile.
+    let boxed = |engine: &dyn Engine| -> Box<dyn Any + Send> { Box::new(work(engine)) };
+    let done = Box::pin(boxed_on_thread(name, engine, Box::new(boxed)));
+    async { Ok(*done.await?.downcast().expect("`work` gave it")) }
+}
+
+type Work = Box<dyn FnOnce(&dyn Engine) -> Box<dyn Any + Send> + Send>;
+
+async fn boxed_on_thread(
+    name: &str,
+    engine: Arc<dyn Engine>,
+    work: Work,
+) -> Result<Box<dyn Any + Send>, JobError> {
     let (done, receiver) = oneshot::channel();
     // What a thread or a worker of its logs says whose it is.
     let span = tracing::Span::current();
@@ -33,7 +47,6 @@ pub(in crate::jobs) async fn on_thread<T: Send + 'static>(
         // Without a receiver when the server ends: see above.
         let _ = done.send(outcome);
     };
-    // Boxed: a thread of each type of closure takes long to compile.
     start(name, Box::new(run), |name, run| {
         let thread = std::thread::Builder::new().name(name.to_owned());
         thread.stack_size(STACK).spawn(run).map(|_| ())
