@@ -250,7 +250,8 @@ impl Db {
         Ok(is_there)
     }
 
-    /// Puts what an agent works on back into the queue, all or one attempt. What it took counts towards the time limit. Says how many.
+    /// Puts what an agent works on back into the queue, all or one attempt. What it took counts towards the time limit, to the end of its
+    /// lease at most, whatever a clock says that was set. Says how many.
     pub async fn give_back(
         &self,
         holder: &LeaseOwner,
@@ -258,7 +259,9 @@ impl Db {
         now: Time,
     ) -> Result<u64, StoreError> {
         let (id, number) = attempt.map(|one| (one.id, one.number)).unzip();
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, worked_ms = worked_ms + $2 - started_at
+        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL,
+                    worked_ms = worked_ms + CASE WHEN started_at > $2 OR started_at > lease_until THEN 0
+                                                 WHEN $2 > lease_until THEN lease_until - started_at ELSE $2 - started_at END
               WHERE state = 'running' AND holder = $1 AND ($3 IS NULL OR id = $3 AND attempts = $4)",
             holder,
             now,
@@ -289,7 +292,7 @@ impl Db {
             fetch_all Waiting,
             self.pool.on(),
             "SELECT id, lane FROM
-                (SELECT id, lane, owner, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
+                (SELECT id, lane, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
                         + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = asks.owner AND $3 LIKE '%,' || other.lane || ',%') END AS turn,
                         CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asks.owner) END AS served,
                         is_later
@@ -317,10 +320,6 @@ impl Db {
             .await
             .map_err(with_context("claim a fit for an agent"))?;
         let claimed = claim_on(&mut connection, id, lease, held, now).await;
-        if claimed.is_err() {
-            // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            connection.close().await;
-        }
         claimed.map_err(with_context("claim a fit for an agent"))
     }
 
@@ -344,14 +343,14 @@ impl Db {
         Ok(state.zip(claimed))
     }
 
-    /// Gives agents that could not reach a server time to say that they are there: their leases last until then at least, and what they
-    /// last longer counts as no work. For a server that starts, perhaps after minutes without any.
+    /// Gives agents that could not reach a server time to say that they are there: their leases last until then, as if they had begun as much
+    /// later, or earlier where a clock was set back. For a server that starts, perhaps after minutes without any.
     pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
         query!(
             execute,
             self.pool.writing(),
-            "UPDATE fit SET lease_until = $1, worked_ms = worked_ms - ($1 - coalesce(lease_until, $1))
-              WHERE state = 'running' AND holder LIKE 'agent %' AND coalesce(lease_until, 0) < $1",
+            "UPDATE fit SET lease_until = $1, started_at = started_at + $1 - coalesce(lease_until, $1)
+              WHERE state = 'running' AND holder LIKE 'agent %'",
             until
         )
         .map(|_| ())

@@ -193,19 +193,13 @@ impl Db {
 
     /// Fits, newest first.
     pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
-        query!(fetch_all FitSummary, self.pool.on(), ["SELECT id, state, model, device,
-                      result ->> '$.recommendation.micro_batch' AS micro_batch,
+        query!(fetch_all FitSummary, self.pool.on(), "SELECT id, state, model, device,
+                      (SELECT micro_batch FROM recommendation WHERE fit_id = fit.id AND rank = 1) AS micro_batch,
                       created_at, started_at,
                       finished_at
                  FROM fit
                 WHERE ($1 IS NULL OR state = $1) AND ($2 IS NULL OR id < $2)
-                ORDER BY id DESC LIMIT $3", "SELECT id, state, model, device,
-                      CAST(result #>> '{recommendation,micro_batch}' AS BIGINT) AS micro_batch,
-                      created_at, started_at,
-                      finished_at
-                 FROM fit
-                WHERE ($1 IS NULL OR state = $1) AND ($2 IS NULL OR id < $2)
-                ORDER BY id DESC LIMIT $3"],
+                ORDER BY id DESC LIMIT $3",
             filter.state,
             filter.before,
             filter.limit,)

@@ -142,12 +142,7 @@ impl Db {
             .acquire()
             .await
             .map_err(with_context("begin to store a search"))?;
-        let added = add_on(&mut connection, id, (terms, owner), bounds, (idle, now)).await;
-        if added.is_err() {
-            // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            connection.close().await;
-        }
-        added
+        add_on(&mut connection, id, (terms, owner), bounds, (idle, now)).await
     }
 
     /// Keeps an observation, once, however many tell it at the same time.

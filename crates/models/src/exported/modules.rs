@@ -90,6 +90,9 @@ impl<'a> Modules<'a> {
         if let Some(call) = self.calls.get(stack) {
             return Ok(call.clone());
         }
+        if stack.contains(char::is_control) {
+            return Err("the name of its module has a control character".to_owned());
+        }
         let mut call = Call {
             id: Builder::ROOT,
             path: String::new(),

@@ -65,6 +65,10 @@ pub(super) fn declare<'a>(
                 let problem = format!("a path longer than {LONGEST_PATH} bytes");
                 return Err(refused(&pointer)(problem));
             }
+            Some(path) if path.contains(char::is_control) => {
+                let problem = "a path with a control character";
+                return Err(refused(&pointer)(problem.to_owned()));
+            }
             Some(path) => held.push(StoredTensor {
                 name,
                 path,

@@ -157,6 +157,16 @@ impl<'a> Config<'a> {
         Ok(self.fields.number(name, -1e12, 1e12)?.unwrap_or(default))
     }
 
+    /// How much wider a block is inside: of this width it leaves something.
+    pub(super) fn mlp_ratio(&self, width: u64) -> Result<f64, RequestError> {
+        let ratio = self.number("mlp_ratio", 4.0)?;
+        if width as f64 * ratio < 1.0 {
+            let problem = "mlp_ratio makes layers without outputs";
+            return Err(RequestError::at(self.at("mlp_ratio"), problem));
+        }
+        Ok(ratio)
+    }
+
     /// A number that an explicit `null` says there is none of.
     pub(super) fn number_or_none(
         &self,

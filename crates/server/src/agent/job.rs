@@ -32,8 +32,8 @@ const NEWS: Duration = Duration::from_secs(1);
 /// How long telling may take.
 const TELLING: Duration = Duration::from_secs(10);
 
-/// How long bringing an answer may take.
-const BRINGING: Duration = Duration::from_mins(1);
+/// How long bringing an answer may take: the service may have it wait for a turn of large models for 150 s.
+const BRINGING: Duration = Duration::from_mins(3);
 
 /// Works on a job until its answer is delivered, or not wanted.
 pub(super) async fn work(shared: &Arc<Shared>, job: JobDocument, device: DeviceChoice) {

@@ -54,7 +54,7 @@ const MOST_WAITING: usize = 8;
 /// How long a request waits to be read as a large one, and how long where its key asks nothing else: as long as two fits before it may take, so
 /// that a key that always asks for large ones keeps none of another out.
 const PATIENCE: Duration = Duration::from_secs(20);
-const PATIENCE_ALONE: Duration = Duration::from_secs(150);
+pub(super) const PATIENCE_ALONE: Duration = Duration::from_secs(150);
 
 /// Under which a body was read, and under which what it asks is read.
 #[derive(Debug)]

@@ -22,6 +22,9 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// How often in that time a holder says that it is there: two of them may be lost.
 const RENEWALS: u32 = 3;
 
+/// By how many milliseconds a clock may differ from one that nobody sets before it was set. NTP steps by 128 or more.
+const SET: u64 = 1_000;
+
 /// The name of this server: of the machine, the process, and chance, because a container's first process is always the first.
 pub(super) fn name() -> LeaseOwner {
     let machine = batchfit_platform::machine();
@@ -53,8 +56,17 @@ pub(super) struct Heartbeats(Mutex<Known>);
 struct Known {
     /// Since when the database has answered each time.
     reached_since: Option<Instant>,
-    /// How far its clock is ahead of this machine's, in milliseconds.
-    ahead: i64,
+    /// What its clock last said, and when.
+    clock: Option<(Instant, Time)>,
+}
+
+impl Known {
+    /// What time it is where leases are counted.
+    fn time(&self, at: Instant) -> Option<Time> {
+        let (then, said) = self.clock?;
+        let passed = milliseconds(at.saturating_duration_since(then));
+        Some(Time(said.0.saturating_add(passed)))
+    }
 }
 
 impl Heartbeats {
@@ -62,9 +74,16 @@ impl Heartbeats {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What time it is where leases are counted.
+    /// What time it is where leases are counted, by a clock that nobody sets; `now` before the first look.
     pub(super) fn time(&self, now: Time) -> Time {
-        Time(now.0.saturating_add(self.known().ahead))
+        self.known().time(Instant::now()).unwrap_or(now)
+    }
+
+    /// By how many milliseconds the clock that says this was set since it was last looked at.
+    fn set_by(&self, (at, there): (Instant, Time)) -> i64 {
+        let expected = self.known().time(at).unwrap_or(there);
+        let by = there.0.saturating_sub(expected.0);
+        if by.unsigned_abs() > SET { by } else { 0 }
     }
 
     /// Until when what is taken or renewed now is held.
@@ -80,11 +99,11 @@ impl Heartbeats {
         since.is_some_and(|since| since.elapsed() >= enough)
     }
 
-    fn note(&self, reached: Option<i64>) {
+    fn note(&self, reached: Option<(Instant, Time)>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match reached {
-            Some(ahead) => {
-                known.ahead = ahead;
+            Some(clock) => {
+                known.clock = Some(clock);
                 known.reached_since.get_or_insert_with(Instant::now);
             }
             None => known.reached_since = None,
@@ -110,18 +129,17 @@ pub(super) async fn renew(shared: Arc<Shared>) {
 }
 
 async fn beat(shared: &Shared) -> Result<(), StoreError> {
-    let now = Time::from(Timestamp::now());
-    let there = shared.db.clock(now).await?;
-    let after = Time::from(Timestamp::now());
-    let between = now.0 + (after.0 - now.0) / 2;
-    // Where it is this machine's clock, it is ahead of nothing.
-    let ahead = if shared.db.is_shared() {
-        there.0 - between
-    } else {
-        0
-    };
+    let asked = Instant::now();
+    let there = shared.db.clock(Time::from(Timestamp::now())).await?;
+    let read = (asked + asked.elapsed() / 2, there);
+    let set_by = shared.beats.set_by(read);
+    // Where several servers share a clock, each would move what runs.
+    if set_by != 0 && !shared.db.is_shared() {
+        tracing::warn!("the clock was set by {} s", set_by / 1_000);
+        shared.db.clock_was_set(set_by).await?;
+    }
+    shared.beats.note(Some(read));
     if shared.works() {
-        shared.beats.note(Some(ahead));
         shared
             .db
             .renew_all(shared.lease(Time::from(Timestamp::now())))
@@ -130,8 +148,8 @@ async fn beat(shared: &Shared) -> Result<(), StoreError> {
             give_up(shared).await?;
         }
     }
-    shared.beats.note(Some(ahead));
-    for id in shared.db.cancel_of_revoked_keys(after).await? {
+    let now = Time::from(Timestamp::now());
+    for id in shared.db.cancel_of_revoked_keys(now).await? {
         shared.forget_cancelled(&id);
     }
     Ok(())
@@ -151,6 +169,8 @@ async fn give_up(shared: &Shared) -> Result<(), StoreError> {
             running.cancel.cancel();
         }
     }
+    // It may wait for its turn.
+    shared.ended.send_replace(());
     Ok(())
 }
 
@@ -174,6 +194,21 @@ mod tests {
             missing: None,
             source: String::new(),
         }
+    }
+
+    #[test]
+    fn leases_are_counted_by_a_clock_that_nobody_sets() {
+        let (beats, begun) = (Heartbeats::default(), Instant::now());
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        assert_eq!(beats.set_by((begun, Time(5_000))), 0);
+        beats.note(Some((begun, Time(5_000))));
+        assert_eq!(beats.known().time(after(20)), Some(Time(25_000)));
+        assert_eq!(beats.set_by((after(20), Time(25_900))), 0);
+        for by in [-3_600_000, 3_600_000] {
+            assert_eq!(beats.set_by((after(20), Time(25_000 + by))), by);
+        }
+        beats.note(None);
+        assert_eq!(beats.known().time(after(1)), Some(Time(6_000)));
     }
 
     #[test]

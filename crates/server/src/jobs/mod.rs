@@ -43,7 +43,7 @@ pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
 pub use readiness::NotReadyReason;
 pub use runs::record_run;
 pub use searches::{ObservationReply, SearchCancellation, SearchDocument, record_search};
-pub use shares::{Share, permit_to_read, room_of_key, under_key};
+pub use shares::{Share, permit_to_read, permit_to_send, room_of_key, under_key};
 pub(crate) use shares::{niceness, yielding};
 pub use uploads::{About, Found, UploadDocument, UploadLimits, examine, new_upload};
 

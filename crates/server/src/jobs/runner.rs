@@ -2,11 +2,12 @@
 
 mod duplicates;
 mod thread;
+mod waits;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
@@ -29,6 +30,7 @@ use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
 use duplicates::answered_before;
 pub(super) use thread::on_thread;
+use waits::{overdue, until_stopped};
 
 /// How long an engine may take to notice that it was cancelled by the end of the server. Half of the
 /// second within which the server promises to end.
@@ -231,6 +233,11 @@ async fn answer(
     // Another process reads the text for itself.
     let handed = shared.spec_cache.take(id).filter(|_| !claimed.apart);
     let (handed, permit) = handed.unzip();
+    // It may have been cancelled before it was registered.
+    let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
+    if state != Some(FitState::Running) {
+        return Ok(());
+    }
     // First of all: to read a large model takes as much memory as to answer it.
     let entering = async {
         match permit.flatten() {
@@ -238,9 +245,10 @@ async fn answer(
             None => shared.enter_claimed(claimed).await,
         }
     };
-    let place = tokio::select! {
-        place = entering => place,
-        () = shared.shutdown.cancelled() => return put_back().await.map(|_| ()),
+    let ended = || shared.ended.subscribe();
+    let stops = (&running.cancel, &shared.shutdown);
+    let Some(place) = until_stopped(ended(), stops, entering).await else {
+        return put_back().await.map(|_| ());
     };
     let request = match handed {
         Some(request) => Arc::new(request),
@@ -251,18 +259,16 @@ async fn answer(
             Err(error) => return fail(shared, claimed, error).await,
         },
     };
-    let memory = shared.memory_for(claimed, &request).await;
-    // It may have been cancelled before it was registered.
-    let state = persist(shared, id, || shared.db.attempt_state(attempt)).await?;
-    if state != Some(FitState::Running) {
-        return Ok(());
-    }
+    let reserving = shared.memory_for(claimed, &request);
+    let Some(memory) = until_stopped(ended(), stops, reserving).await else {
+        return put_back().await.map(|_| ());
+    };
     if let Some(result) = answered_before(shared, claimed, &request).await {
         drop(place);
         tracing::info!(fit.id = %id, "fit {id} asks what was answered before");
         return finish(shared, claimed, &request, &result).await;
     }
-    let started = Timestamp::now();
+    let started = Instant::now();
     let work = {
         let (request, running) = (Arc::clone(&request), Arc::clone(running));
         let apart = claimed.apart;
@@ -307,12 +313,11 @@ async fn answer(
     };
     match outcome {
         Ok(Ok(result)) => {
-            let elapsed_ms = started.duration_until(Timestamp::now()).as_millis();
             finish(shared, claimed, &request, &result).await?;
             tracing::info!(
                 fit.id = %id,
                 micro_batch = result.recommendation.micro_batch,
-                elapsed_ms,
+                elapsed_ms = milliseconds(started.elapsed()),
                 "fit {id} ends at a micro-batch of {}", result.recommendation.micro_batch
             );
             Ok(())
@@ -325,26 +330,6 @@ async fn answer(
         Err(error) => {
             let error = FitError::new(FailureCode::Internal, error.to_string());
             fail(shared, claimed, error).await
-        }
-    }
-}
-
-/// Waits until the fit has been worked on for longer than it may be, and says how long that is. Others who ask the same
-/// meanwhile may give it more time, which `ask` finds out.
-async fn overdue<F>(mut allowed: Option<i64>, ask: impl Fn() -> F) -> u64
-where
-    F: Future<Output = Result<Option<i64>, StoreError>>,
-{
-    let begun = tokio::time::Instant::now();
-    loop {
-        let Some(seconds) = allowed else {
-            return std::future::pending().await;
-        };
-        let seconds = seconds.unsigned_abs();
-        tokio::time::sleep_until(begun + Duration::from_secs(seconds)).await;
-        match ask().await {
-            Ok(longer) if longer != allowed => allowed = longer,
-            Ok(_) | Err(_) => return seconds,
         }
     }
 }
@@ -456,29 +441,4 @@ async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(),
     let now = Time::from(Timestamp::now());
     persist(shared, id, || shared.db.fail(attempt, &error, now)).await?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::ready;
-
-    use tokio::sync::Notify;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_longer_deadline_counts_when_the_first_one_passes() {
-        assert_eq!(overdue(Some(0), || ready(Ok(Some(0)))).await, 0);
-
-        let asked = Notify::new();
-        let ask = || {
-            asked.notify_one();
-            ready(Ok(None))
-        };
-        tokio::select! {
-            biased;
-            _ = overdue(Some(0), ask) => panic!("it has all the time"),
-            () = asked.notified() => {}
-        }
-    }
 }

@@ -24,6 +24,10 @@ const NICEST: i32 = 19;
 const PAUSE: Duration = Duration::from_millis(45);
 const RUN: Duration = Duration::from_millis(5);
 
+/// What is sent to the agents of a key at a time, in KiB before it is compressed: several requests, so that one agent that reads slowly is in
+/// no other's way.
+const SENT_KIB: usize = 64 << 10;
+
 /// Bodies of a key that are read at a time: half of what are read at all.
 const READ: usize = 2;
 
@@ -38,8 +42,9 @@ pub struct Share {
     /// For what it has read, and for what it has probed and predicted.
     reading: Arc<Semaphore>,
     working: Arc<Semaphore>,
-    /// For what its agents work on: one request at a time that may be large, until it is sent.
+    /// For what its agents work on: one request that may be large is read at a time, and [`SENT_KIB`] are sent.
     fetching: Arc<Semaphore>,
+    sending: Arc<Semaphore>,
     /// What its bodies that arrive may take, of either kind.
     arriving: OnceLock<[Arc<Semaphore>; 2]>,
     /// Permits that it has and that it waits for.
@@ -67,6 +72,7 @@ impl Share {
             reading: Arc::new(Semaphore::new(lanes.clamp(1, READ))),
             working: Arc::new(Semaphore::new(lanes.max(1))),
             fetching: Arc::new(Semaphore::new(1)),
+            sending: Arc::new(Semaphore::new(SENT_KIB)),
             arriving: OnceLock::new(),
             in_use: AtomicUsize::new(0),
         }
@@ -78,28 +84,35 @@ pub fn under_key<F: Future>(share: Arc<Share>, request: F) -> impl Future<Output
     SHARE.scope(share, request)
 }
 
-async fn permit(of: impl Fn(&Share) -> &Arc<Semaphore>) -> Option<KeyPermit> {
+async fn permit(of: impl Fn(&Share) -> &Arc<Semaphore>, many: u32) -> Option<KeyPermit> {
     let share = SHARE.try_with(Arc::clone).ok()?;
     let places = Arc::clone(of(&share));
     share.in_use.fetch_add(1, Ordering::Relaxed);
     let mut permit = KeyPermit { share, place: None };
-    permit.place = Some(places.acquire_owned().await.expect("it is never closed"));
+    let places = places.acquire_many_owned(many).await;
+    permit.place = Some(places.expect("it is never closed"));
     Some(permit)
 }
 
 /// Waits for a permit of the key to have a body read; none is needed where there is no key.
 pub async fn permit_to_read() -> Option<KeyPermit> {
-    permit(|share| &share.reading).await
+    permit(|share| &share.reading, 1).await
 }
 
 /// The same for what it asks then.
 pub(super) async fn permit_to_work() -> Option<KeyPermit> {
-    permit(|share| &share.working).await
+    permit(|share| &share.working, 1).await
 }
 
 /// The same for what it works on.
 pub(super) async fn permit_to_fetch() -> Option<KeyPermit> {
-    permit(|share| &share.fetching).await
+    permit(|share| &share.fetching, 1).await
+}
+
+/// The same for so many bytes that are sent to them.
+pub async fn permit_to_send(bytes: usize) -> Option<KeyPermit> {
+    let kib = SENT_KIB.min(bytes >> 10);
+    permit(|share| &share.sending, u32::try_from(kib).ok()?).await
 }
 
 /// Where bodies of the key that asks arrive, which has so much of either kind; there is more than enough where there is no key.
@@ -231,6 +244,23 @@ mod tests {
             }
         });
         assert!(agents.await);
+    }
+
+    #[tokio::test]
+    async fn what_one_agent_reads_slowly_is_in_no_others_way_within_a_bound() {
+        let several = under_key(Arc::new(Share::new(8)), async {
+            let mut sent = Vec::new();
+            for bytes in [24 << 20, 24 << 20, 24 << 20, usize::MAX] {
+                tokio::select! {
+                    biased;
+                    permit = permit_to_send(bytes) => sent.push(permit),
+                    () = std::future::ready(()) => break,
+                }
+            }
+            sent.len()
+        });
+        assert_eq!(several.await, 2);
+        assert!(permit_to_send(1).await.is_none(), "there is no key");
     }
 
     #[test]

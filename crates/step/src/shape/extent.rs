@@ -382,8 +382,9 @@ pub fn is_oversize(shape: &[Extent]) -> bool {
 pub fn contiguous_strides(shape: &[Extent]) -> Vec<Extent> {
     let mut strides = vec![Extent::ONE; shape.len()];
     for i in (1..shape.len()).rev() {
-        // PyTorch counts an empty dimension as one here; none of the graphs read has any.
-        strides[i - 1] = strides[i] * shape[i];
+        // PyTorch counts an empty dimension as one here.
+        let length = Some(shape[i]).filter(|length| *length != Extent::ZERO);
+        strides[i - 1] = strides[i] * length.unwrap_or(Extent::ONE);
     }
     strides
 }

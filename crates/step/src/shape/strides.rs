@@ -108,7 +108,9 @@ pub fn strides_like(shape: &[Extent], strides: &Sizes) -> Sizes {
 /// The rule of `at::detail::computeStride`: runs of dimensions that lie contiguously in memory may be cut
 /// again, but not across a gap.
 pub fn view_strides(shape: &[Extent], strides: &[Extent], to: &[Extent]) -> Option<Vec<Extent>> {
-    let (Some(last), false) = (shape.len().checked_sub(1), to.is_empty()) else {
+    // What has no elements is a view of all that has none.
+    let is_plain = to.is_empty() || numel(shape) == Extent::ZERO;
+    let (Some(last), false) = (shape.len().checked_sub(1), is_plain) else {
         return (numel(shape) == numel(to)).then(|| contiguous_strides(to));
     };
     let mut result = vec![Extent::ONE; to.len()];
@@ -152,6 +154,20 @@ mod tests {
 
         assert!(is_dense(&shape, &strides));
         assert_eq!(view_strides(&shape, &strides, &fixed(&[12])), None);
+    }
+
+    #[test]
+    fn what_has_no_elements_is_a_view_of_all_that_has_none() {
+        for (shape, to, strides) in [
+            (&[2, 0, 2][..], &[2, 0][..], Some(&[1, 1][..])),
+            (&[3, 0], &[0, 5, 4], Some(&[20, 4, 1])),
+            (&[0], &[3], None),
+            (&[3], &[0], None),
+        ] {
+            let shape = fixed(shape);
+            let found = view_strides(&shape, &contiguous_strides(&shape), &fixed(to));
+            assert_eq!(found, strides.map(fixed), "{to:?}");
+        }
     }
 
     #[test]

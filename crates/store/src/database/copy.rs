@@ -339,7 +339,8 @@ async fn store_in_postgres(
         query = match value {
             Value::Integer(value) => query.bind(value),
             Value::Real(value) => query.bind(value),
-            Value::Text(value) => query.bind(value),
+            // It takes no NUL, which SQLite does.
+            Value::Text(value) => query.bind(value.map(|text| text.replace('\0', "\u{fffd}"))),
             Value::Bytes(value) => query.bind(value),
         };
     }
@@ -384,6 +385,9 @@ mod tests {
         let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let first = Db::open(&file("first.db")).await.unwrap();
         first.run(include_str!("copy_rows.sql")).await.unwrap();
+        // PostgreSQL takes a NUL in no text, and reads no JSON of which one is a part.
+        let hostile = r#"UPDATE fit SET model = 'a' || char(0), result = '{"why": "\u0000", "recommendation": {"micro_batch": 8}}' WHERE id = 'fit1'"#;
+        first.run(hostile).await.unwrap();
         let place = DatabaseLocation::new();
         let second = Db::open(&place.database).await.unwrap();
         let third = Db::open(&file("third.db")).await.unwrap();
@@ -400,6 +404,15 @@ mod tests {
             assert!(fit.is_some());
             assert_eq!(second.fit(id).await.unwrap(), fit);
             assert_eq!(third.fit(id).await.unwrap(), fit);
+        }
+        let filter = FitFilter {
+            limit: 9,
+            ..FitFilter::default()
+        };
+        for db in [&first, &second, &third] {
+            let listed = db.fits(&filter).await.unwrap();
+            assert_eq!(listed[1].micro_batch, Some(8));
+            assert!(matches!(listed[1].model.as_str(), "a\0" | "a\u{fffd}"));
         }
         let run = first.virtual_run("run1").await.unwrap();
         assert!(run.is_some());

@@ -121,15 +121,6 @@ impl Connection {
             }
         })
     }
-
-    /// Closes it, with whatever it has begun.
-    pub(super) async fn close(self) {
-        // What fails here was closed already.
-        let _ = match self {
-            Connection::Sqlite(connection) => connection.close().await,
-            Connection::Postgres(connection) => connection.close().await,
-        };
-    }
 }
 
 /// Waits for, and takes, the lock of this schema's writers until the transaction ends.

@@ -35,7 +35,6 @@ fn literals(source: &str) -> Vec<String> {
 fn is_of_postgres(text: &str) -> bool {
     let own = [
         "pg_",
-        "#>>",
         "FOR UPDATE",
         "current_schema",
         "::",

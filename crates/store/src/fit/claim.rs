@@ -136,6 +136,14 @@ impl Db {
         .map_err(with_context("claim a fit"))
     }
 
+    /// The fits that wait for the same agents and ask the same in the same words.
+    pub async fn waiting_twins(&self, of: &Claimed) -> Result<Vec<String>, StoreError> {
+        query!(fetch_all scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1 AND lane = $2 AND state = 'queued'",
+            of.fingerprint,
+            of.lane)
+        .map_err(with_context("look who asks the same"))
+    }
+
     /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
     /// or begun again in the meantime: then nothing is stored.
     pub async fn finish(
@@ -152,12 +160,7 @@ impl Db {
             .acquire()
             .await
             .map_err(with_context("begin to finish a fit"))?;
-        let stored = finish_on(&mut connection, attempt, &result, recommendations, now).await;
-        if stored.is_err() {
-            // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            connection.close().await;
-        }
-        stored
+        finish_on(&mut connection, attempt, &result, recommendations, now).await
     }
 
     /// Stores a fit that was computed elsewhere, with its answer.

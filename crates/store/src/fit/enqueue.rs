@@ -107,16 +107,12 @@ impl Db {
                 .acquire()
                 .await
                 .map_err(with_context("begin to queue a fit"))?;
-            let added = enqueue_on(&mut connection, new, finished, capacity, space).await;
-            match added {
-                Ok(None) => drop(connection),
-                Ok(Some(enqueued)) => return Ok(enqueued),
-                Err(error) => {
-                    // A transaction that a full disk interrupted may stay open, and the database locked with it.
-                    connection.close().await;
-                    return Err(error);
-                }
+            let added = enqueue_on(&mut connection, new, finished, capacity, space).await?;
+            if let Some(enqueued) = added {
+                return Ok(enqueued);
             }
+            // There may be no other.
+            drop(connection);
             let same: Option<String> = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
                 AND (state IN ('queued', 'running') AND owner = $5
                      OR state = 'done' AND batchfit_version = $2 AND $3

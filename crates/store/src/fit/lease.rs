@@ -134,9 +134,9 @@ impl Db {
         .map_err(with_context("renew leases"))
     }
 
-    /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how many. Of
-    /// the first attempt the last `silence` milliseconds of its lease count as no work: most that are lost have ended. Of later ones they do,
-    /// so that nobody holds a fit for ever by saying nothing.
+    /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how many. They
+    /// were worked on to the end of their lease. Of the first attempt its last `silence` milliseconds count as no work: most that are lost
+    /// have ended. Of later ones they do, so that nobody holds a fit for ever by saying nothing.
     pub async fn expired(
         &self,
         now: Time,
@@ -144,7 +144,7 @@ impl Db {
         silence: i64,
     ) -> Result<u64, StoreError> {
         query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE,
-                    worked_ms = worked_ms - started_at + CASE WHEN attempts > 1 THEN $1
+                    worked_ms = worked_ms - started_at + CASE WHEN attempts > 1 AND lease_until > started_at THEN lease_until
                                                               WHEN lease_until - $3 > started_at THEN lease_until - $3 ELSE started_at END
               WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
             now,
@@ -171,6 +171,21 @@ impl Db {
             SERVER,
         )
         .map_err(with_context("queue interrupted fits"))
+    }
+
+    /// The clock that leases are counted by was set by so many milliseconds: what runs, and who is there, moves with it.
+    pub async fn clock_was_set(&self, by: i64) -> Result<(), StoreError> {
+        let moving = "move leases with the clock";
+        query!(execute, self.pool.writing(), "UPDATE fit SET started_at = started_at + $1, lease_until = lease_until + $1 WHERE state = 'running'", by)
+            .map_err(with_context(moving))?;
+        query!(
+            execute,
+            self.pool.writing(),
+            "UPDATE agent SET seen_at = seen_at + $1",
+            by
+        )
+        .map(|_| ())
+        .map_err(with_context(moving))
     }
 
     /// The fits that wait or run.

@@ -1,4 +1,5 @@
 mod agents;
+mod clocks;
 
 use super::*;
 use crate::database::test_database::TestDatabase;

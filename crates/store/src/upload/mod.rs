@@ -107,12 +107,7 @@ impl Db {
             .acquire()
             .await
             .map_err(with_context("begin to keep an upload"))?;
-        let kept = keep_on(&mut connection, new, space).await;
-        if kept.is_err() {
-            // A transaction that a full disk interrupted may stay open, and the database locked with it.
-            connection.close().await;
-        }
-        kept
+        keep_on(&mut connection, new, space).await
     }
 
     /// What is known about an upload, by any of its digests.

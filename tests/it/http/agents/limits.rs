@@ -205,3 +205,30 @@ async fn an_agents_answer_is_the_one_of_today_while_agents_answer() {
 
     assert_eq!(near().await, true);
 }
+
+#[tokio::test]
+async fn who_asks_the_same_while_an_agent_works_on_it_gets_its_answer() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let first = service.post("/v1/fits", ON_KIND).await.id();
+    change(&service, "UPDATE fit SET owner = 'other'").await;
+    let attempt = service.attempt(&agent).await;
+    let second = service.post("/v1/fits", ON_KIND).await.id();
+    assert_ne!(first, second, "each key has a fit of its own");
+    let elsewhere = service.post("/v1/fits", ON_HOST).await.id();
+
+    let told = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+
+    assert_eq!(told.status, 204, "{}", told.text);
+    let answer = async |fit: &str| {
+        let fit = service.get(&format!("/v1/fits/{fit}")).await.json();
+        fit["result"]["recommendation"].clone()
+    };
+    assert_eq!(answer(&first).await["micro_batch"], 256);
+    assert_eq!(answer(&second).await, answer(&first).await);
+    let stored = service.get("/v1/recommendations").await.json();
+    assert_eq!(stored["items"].as_array().unwrap().len(), 2);
+    // What is left is another question.
+    let left = service.claim(&agent, 0).await;
+    assert_eq!(left["job"]["fit"], elsewhere, "{left:#}");
+}

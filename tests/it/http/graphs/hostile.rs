@@ -147,6 +147,23 @@ async fn broken_files_are_refused_with_what_is_wrong() {
     }
 }
 
+#[tokio::test]
+async fn names_with_control_characters_are_refused() {
+    let service = Service::start(Scripted::default()).await;
+    let plain = String::from_utf8(gunzip(&graph())).unwrap();
+    for name in [",model.layers.0,", "specs.Mlp", "\"model.layers.0.bias\""] {
+        assert!(plain.contains(name), "{name}");
+        let hidden = plain.replace(name, &name.replace('l', "\\u0000"));
+        let fit = format!(r#"{{"model": {{"exported": {hidden}}}, "device": "sim:h200"}}"#);
+
+        let refused = service.post("/v1/fits", fit).await;
+
+        assert_eq!(refused.status, 422, "{}", refused.text);
+        let what = "control character";
+        assert!(refused.text.contains(what), "{}", refused.text);
+    }
+}
+
 /// As many zeros as are given, compressed.
 fn bomb(mib: usize) -> Vec<u8> {
     gzip(&vec![b' '; mib << 20])

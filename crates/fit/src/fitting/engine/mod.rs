@@ -76,13 +76,15 @@ impl FitEngine {
     /// The same with other deadlines for its workers.
     #[must_use]
     pub fn with_deadlines(self, deadlines: Deadlines) -> FitEngine {
-        FitEngine::of(self.program, deadlines, self.recorder)
+        let threads = self.threads;
+        FitEngine::of(self.program, deadlines, self.recorder).with_threads(threads)
     }
 
     /// The same with a recorder.
     #[must_use]
     pub fn with_recorder(self, recorder: Option<RecorderCommand>) -> FitEngine {
-        FitEngine::of(self.program, self.deadlines, recorder)
+        let threads = self.threads;
+        FitEngine::of(self.program, self.deadlines, recorder).with_threads(threads)
     }
 
     pub(super) fn recorder(&self) -> Option<&RecorderCommand> {

@@ -46,7 +46,7 @@ impl Dino {
         let heads = config.size("num_attention_heads", 12)?;
         config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
         let is_gated = config.flag("use_swiglu_ffn", false)?;
-        let inner = truncated(width as f64 * config.number("mlp_ratio", 4.0)?);
+        let inner = truncated(width as f64 * config.mlp_ratio(width)?);
         Ok(Dino {
             images,
             patches: grid(config, images.size, patch)?,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::jobs::clock::milliseconds;
 use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
-use crate::jobs::lanes::LARGE_LANE;
+use crate::jobs::lanes::{LARGE_LANE, PATIENCE_ALONE};
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::shares::{
     KeyPermit, niceness_of, permit_to_fetch, permit_to_work, permits_in_use, yielding,
@@ -314,10 +314,34 @@ impl Jobs {
                 return Err(EngineError::Invalid(RequestError::at("/result", error.detail)).into());
             }
         };
-        let now = self.now();
-        let of = (&request, claimed.model_digest.as_str());
+        let (now, found) = (self.now(), (&request, &result));
+        let stored = self.keep(agent, claimed, found, now).await?;
+        if stored {
+            // Other keys may have asked the same before there was an answer, and no agent has begun with it.
+            for id in shared.db.waiting_twins(claimed).await? {
+                let (holder, until) = (&claimed.holder, self.lease_until(now));
+                let held = shared.db.running_fits(Some(holder)).await?.len();
+                let lease = Lease { holder, until };
+                if let Some(twin) = shared.db.claim_one(&id, lease, held, now).await? {
+                    self.keep(agent, &twin, found, now).await?;
+                }
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Stores an answer that was looked at. False where the attempt was overtaken meanwhile.
+    async fn keep(
+        &self,
+        agent: &StoredAgent,
+        claimed: &Claimed,
+        (request, result): (&Request, &FitResult),
+        now: Time,
+    ) -> Result<bool, JobError> {
+        let shared = &self.shared;
+        let of = (request, claimed.model_digest.as_str());
         let next_id = || shared.ids.next(now);
-        let mut rows = recommendations(&claimed.id, of, &result, now, next_id)?;
+        let mut rows = recommendations(&claimed.id, of, result, now, next_id)?;
         // The service has these of all its answers in memory.
         for row in &mut rows {
             row.limited_by = cut(&row.limited_by, LONGEST_KEPT);
@@ -328,8 +352,8 @@ impl Jobs {
             row.device = request.device.to_string();
             row.driver = None;
         }
-        let document = json(&result);
         let attempt = claimed.attempt();
+        let document = json(result);
         let stored = shared.db.finish(attempt, &document, &rows, now).await?;
         if stored {
             tracing::info!(
@@ -385,8 +409,9 @@ impl Jobs {
         let (shared, claimed) = (Arc::clone(&self.shared), claimed.clone());
         // What is large is somewhere else, and named by its digest.
         let (turn, place) = if claimed.request.as_str().contains("sha256:") {
-            let turn = turn.await;
-            (turn, Some(shared.enter(LARGE_LANE).await))
+            let entering = async { (turn.await, Some(shared.enter(LARGE_LANE).await)) };
+            let entered = tokio::time::timeout(PATIENCE_ALONE, entering).await;
+            entered.map_err(|_| JobError::TooLarge)?
         } else {
             (None, None)
         };

@@ -19,6 +19,7 @@ pub(in crate::jobs) mod notifications;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::Serialize;
@@ -34,9 +35,12 @@ const OF_AN_ATTEMPT: u64 = 1_000_000;
 /// Where several servers tell of a fit: numbers in the range of an attempt before it runs, while it runs, and after its end.
 const OF_A_STATE: [u64; 3] = [0, 100_000, 900_000];
 
-/// Most events of one fit that are kept, and most of all fits that have ended. One takes some hundred bytes, an agent's a kilobyte.
+/// Most events of one fit that are kept, most of all fits that have ended, and most of all others, as far as each has a few. One takes some
+/// hundred bytes, an agent's a kilobyte.
 const MOST: usize = 1_000;
 const MOST_ENDED: usize = 20_000;
+const MOST_OPEN: usize = 10_000;
+const FEW: usize = 8;
 
 /// How many changes of all fits a reader of them may be behind before it misses some.
 const MOST_BEHIND: usize = 1_000;
@@ -84,6 +88,8 @@ pub(super) struct Events {
     logs: Mutex<Logs>,
     /// Whether other servers tell of the same fits.
     is_shared: bool,
+    /// How many logs have not ended.
+    open: Arc<AtomicUsize>,
     /// What changes, for those who look at all fits.
     all: broadcast::Sender<FitNews>,
 }
@@ -100,6 +106,7 @@ impl Events {
         Events {
             logs: Mutex::default(),
             is_shared,
+            open: Arc::default(),
             all: broadcast::Sender::new(MOST_BEHIND),
         }
     }
@@ -121,7 +128,8 @@ impl Events {
         let log = match logs.all.entry(id.to_owned()) {
             Entry::Occupied(log) => return Arc::clone(log.get()),
             Entry::Vacant(place) => {
-                Arc::clone(place.insert(Arc::new(Log::new(attempts, state, self.is_shared))))
+                let log = Log::new(attempts, state, self.is_shared, &self.open);
+                Arc::clone(place.insert(Arc::new(log)))
             }
         };
         drop(logs);
@@ -227,11 +235,19 @@ struct LogState {
     rank: i64,
     is_shared: bool,
     ended: bool,
+    /// How many logs have not ended.
+    open: Arc<AtomicUsize>,
 }
 
 impl Log {
     /// The log of a fit that was begun `attempts` times before, and now is in this state.
-    pub(super) fn new(attempts: i64, state: FitState, is_shared: bool) -> Log {
+    pub(super) fn new(
+        attempts: i64,
+        state: FitState,
+        is_shared: bool,
+        open: &Arc<AtomicUsize>,
+    ) -> Log {
+        open.fetch_add(1, Ordering::Relaxed);
         let log = Log {
             state_now: Mutex::new(LogState {
                 next: u64::try_from(attempts).unwrap_or(0) * OF_AN_ATTEMPT + 1,
@@ -240,6 +256,7 @@ impl Log {
                 rank: -1,
                 is_shared,
                 ended: false,
+                open: Arc::clone(open),
             }),
             news: watch::Sender::default(),
         };
@@ -297,6 +314,7 @@ impl Log {
         }
         state_now.add(Notification::Result);
         state_now.ended = true;
+        state_now.open.fetch_sub(1, Ordering::Relaxed);
         let events = state_now.events.len();
         drop(state_now);
         self.news.send_replace(());
@@ -345,13 +363,18 @@ impl LogState {
                 self.next = self.next.max(self.first_number(state));
             }
         }
-        if self.events.len() >= MOST {
+        let open = self.open.load(Ordering::Relaxed).max(1);
+        let most = (MOST_OPEN / open).clamp(FEW, MOST);
+        while self.events.len() >= most {
             let oldest_probe = self.events.iter().position(|event| match event.news {
                 Notification::Probe(_) => true,
                 Notification::State(_) | Notification::Result => false,
             });
             // One of the first: a fit changes its state a few times.
-            self.events.remove(oldest_probe.unwrap_or(0));
+            let Some(oldest_probe) = oldest_probe.or((most == MOST).then_some(0)) else {
+                break;
+            };
+            self.events.remove(oldest_probe);
         }
         self.events.push_back(Event {
             number: self.next,

@@ -63,9 +63,9 @@ async fn a_reader_that_does_not_read_misses_probes_and_nothing_else() {
 
 #[tokio::test]
 async fn attempts_after_a_restart_have_higher_numbers() {
-    let before = Log::new(0, FitState::Running, false);
-    let after = Log::new(1, FitState::Queued, false);
-    let ended = Arc::new(Log::new(2, FitState::Done, false));
+    let before = Log::new(0, FitState::Running, false, &Arc::default());
+    let after = Log::new(1, FitState::Queued, false, &Arc::default());
+    let ended = Arc::new(Log::new(2, FitState::Done, false, &Arc::default()));
 
     assert!(before.lock().next < OF_AN_ATTEMPT);
     assert_eq!(after.lock().events[0].number, OF_AN_ATTEMPT + 1);
@@ -161,4 +161,39 @@ fn logs_of_ended_fits_make_room() {
     assert!(logs.events_of_ended <= MOST_ENDED);
     assert_eq!(logs.all.len(), logs.ended.len());
     assert_eq!(logs.all.len(), MOST_ENDED / 3);
+}
+
+#[tokio::test]
+async fn logs_of_many_fits_share_room_and_keep_their_states() {
+    let events = Events::default();
+    let fits: Vec<String> = (0..500).map(|fit| fit.to_string()).collect();
+    let kept = || -> usize {
+        let logs = events.lock();
+        logs.all.values().map(|log| log.lock().events.len()).sum()
+    };
+    for fit in &fits {
+        let log = events.of(fit, 0, FitState::Running);
+        for batch in 0..MOST as u64 {
+            log.push(probe(batch));
+        }
+    }
+    assert!(kept() < 5 * MOST_OPEN, "{}", kept());
+
+    for fit in &fits {
+        let log = events.find(fit).unwrap();
+        log.push(probe(0));
+        let first = log.follow(None).next().await.unwrap();
+        assert_eq!(first.news, Notification::State(FitState::Running));
+    }
+    assert_eq!(kept(), MOST_OPEN);
+
+    // Whoever is left has the room of those that have ended.
+    for fit in &fits[1..] {
+        events.publish(fit, FitState::Done);
+    }
+    let log = events.find(&fits[0]).unwrap();
+    for batch in 0..MOST as u64 {
+        log.push(probe(batch));
+    }
+    assert_eq!(log.lock().events.len(), MOST);
 }

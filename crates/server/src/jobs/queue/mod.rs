@@ -224,7 +224,7 @@ impl Jobs {
         };
         if state.is_final() {
             return Ok(Some({
-                let log = Log::new(attempts, state, shared.db.is_shared());
+                let log = Log::new(attempts, state, shared.db.is_shared(), &Arc::default());
                 Arc::new(log).follow(last)
             }));
         }

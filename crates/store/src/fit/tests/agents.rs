@@ -83,8 +83,11 @@ async fn what_an_agent_did_not_work_does_not_count_once() {
     assert_eq!(db.expired(Time(9_501), &me(), 500).await.unwrap(), 1);
 
     assert_eq!(claim(10_000).await, Some(2));
-    assert_eq!(db.expired(Time(11_100), &me(), 500).await.unwrap(), 1);
-    assert_eq!(claim(12_000).await, Some(1));
+    // The lease of each later one does, and nothing after it.
+    assert_eq!(db.expired(Time(19_000), &me(), 500).await.unwrap(), 1);
+    assert_eq!(claim(20_000).await, Some(2));
+    assert_eq!(db.expired(Time(29_000), &me(), 500).await.unwrap(), 1);
+    assert_eq!(claim(30_000).await, Some(1));
 }
 
 #[tokio::test]

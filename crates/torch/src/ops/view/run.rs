@@ -8,7 +8,7 @@ use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::ops::placing::Combine;
 use crate::program::Kernel;
-use crate::shape::{DType, Extent, Sizes, contiguous_strides, view_strides};
+use crate::shape::{DType, Extent, Sizes, contiguous_strides, numel, view_strides};
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of.
 pub fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
@@ -19,11 +19,13 @@ pub fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
 impl Eager {
     /// `view`, `reshape`, `flatten`.
     pub fn reshape(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
-        let Some(strides) = view_strides(&x.shape, &x.strides, shape) else {
-            let copy = self.copy_contiguous(x);
-            return self.reshape(&copy, shape);
+        let (x, strides) = if let Some(strides) = view_strides(&x.shape, &x.strides, shape) {
+            (Rc::clone(x), strides)
+        } else {
+            assert_eq!(numel(&x.shape), numel(shape), "a shape of as many elements");
+            (self.copy_contiguous(x), contiguous_strides(shape))
         };
-        let draft = OpRecord::new(self, &[Some(x)]);
+        let draft = OpRecord::new(self, &[Some(&x)]);
         let y = x.alias(shape.to_vec(), strides);
         let from = x.shape.clone();
         draft.finish_single(self, y, move |eager, gradient, _| {

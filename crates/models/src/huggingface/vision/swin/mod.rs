@@ -98,7 +98,7 @@ impl Swin {
             width,
             stages,
             window: config.size("window_size", 7)?,
-            mlp_ratio: config.number("mlp_ratio", 4.0)?,
+            mlp_ratio: config.mlp_ratio(width)?,
             qkv_bias: config.flag("qkv_bias", true)?,
             dropout: config.number("hidden_dropout_prob", 0.0)?,
             attention_dropout: config.number("attention_probs_dropout_prob", 0.0)?,

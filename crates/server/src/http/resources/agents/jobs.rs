@@ -13,7 +13,7 @@ use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
 use crate::http::server::keys::Client;
 use crate::jobs::{
-    Claim, ClaimDocument, FailureCode, FitError, JobNews, JobOutcome, LeaseDocument,
+    Claim, ClaimDocument, FailureCode, FitError, JobNews, JobOutcome, LeaseDocument, permit_to_send,
 };
 use crate::model::RequestDocument;
 
@@ -56,15 +56,23 @@ pub(in crate::http) async fn get_job_request(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let reads_gzip = ReadsGzip::of(&headers);
-    let write = move |text: String| large::written(StatusCode::OK, text.into_bytes(), reads_gzip);
+    let write = move |text: String| {
+        let bytes = text.len();
+        let answer = large::written(StatusCode::OK, text.into_bytes(), reads_gzip);
+        (bytes, answer)
+    };
     let jobs = &app.jobs;
     let request = jobs
         .request_of_job(&id, &client.id, &attempt, write)
         .await?;
-    let (answer, turn) = request.ok_or_else(|| Problem::no_such("agent", &id))?;
-    // Until it is sent it is in memory.
+    let ((bytes, answer), turn) = request.ok_or_else(|| Problem::no_such("agent", &id))?;
+    // Until it is sent it is in memory, compressed. The next one is read meanwhile.
+    let sending = match turn {
+        Some(_turn) => permit_to_send(bytes).await,
+        None => None,
+    };
     let held = move |part| {
-        let _turn = &turn;
+        let _sending = &sending;
         part
     };
     Ok(answer?.map(|body| Body::new(body.map_frame(held))))
