@@ -22,6 +22,10 @@ const MAY: &[(&str, &str)] = &[
         "crates/server/src/http/server/keys/tests.rs",
         "the origin of a clock that the test sets",
     ),
+    (
+        "crates/server/src/jobs/leases.rs",
+        "the origin of a clock that the test sets",
+    ),
 ];
 
 #[test]
