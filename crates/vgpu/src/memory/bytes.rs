@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::python;
-use crate::status::{INVALID_VALUE, Status};
+use crate::status::{INVALID_VALUE, Status, check};
 
 use super::{discard, is_device, is_readable, known};
 
@@ -34,9 +34,7 @@ pub unsafe fn copy(to: u64, from: u64, bytes: u64) -> Result<(), Status> {
         return Ok(());
     }
     let (is_to, is_from) = (is_device(to), is_device(from));
-    if to == 0 || from == 0 || (is_to && !is_readable(to, bytes)) || (is_from && !is_readable(from, bytes)) {
-        return Err(INVALID_VALUE);
-    }
+    check(is_memory(to, bytes) && is_memory(from, bytes), INVALID_VALUE)?;
     if to == from {
         return Ok(());
     }
@@ -83,9 +81,8 @@ unsafe fn clear_unknown(to: u64, from: u64, bytes: u64) {
 /// Copies `height` rows.
 /// Safety: as of [`copy`], for each of them.
 pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, width: u64, height: u64) -> Result<(), Status> {
-    let (Some(all), Some(_)) = (extent(to, to_pitch, width, height), extent(from, from_pitch, width, height)) else {
-        return Err(INVALID_VALUE);
-    };
+    let all = extent(to, to_pitch, width, height)?;
+    extent(from, from_pitch, width, height)?;
     if all == 0 {
         return Ok(());
     }
@@ -96,17 +93,15 @@ pub unsafe fn copy_rows(to: u64, to_pitch: u64, from: u64, from_pitch: u64, widt
     (0..height).try_for_each(|row| copy(to + to_pitch * row, from + from_pitch * row, width))
 }
 
-/// How far `height` rows reach; `None` where they overlap, or leave the device that they begin on, or all memory.
-fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Option<u64> {
+/// How far `height` rows reach; an error where they overlap, or leave the device that they begin on, or all memory.
+fn extent(to: u64, pitch: u64, width: u64, height: u64) -> Result<u64, Status> {
     if width == 0 || height == 0 {
-        return Some(0);
+        return Ok(0);
     }
-    if width > pitch && height > 1 {
-        return None;
-    }
-    width.checked_mul(height)?;
-    let all = pitch.checked_mul(height - 1)?.checked_add(width)?;
-    is_memory(to, all).then_some(all)
+    let all = pitch.checked_mul(height - 1).and_then(|rows| rows.checked_add(width)).ok_or(INVALID_VALUE)?;
+    let is_apart = (width <= pitch || height == 1) && width.checked_mul(height).is_some();
+    check(is_apart && is_memory(to, all), INVALID_VALUE)?;
+    Ok(all)
 }
 
 /// Whether a range begins somewhere and ends, and on a device may be read.
@@ -117,9 +112,7 @@ pub fn is_memory(start: u64, bytes: u64) -> bool {
 /// Fills `height` rows with a pattern.
 /// Safety: as of [`fill`], for each of them.
 pub unsafe fn fill_rows(to: u64, pitch: u64, pattern: &[u8], width: u64, height: u64) -> Result<(), Status> {
-    let Some(all) = extent(to, pitch, width, height) else {
-        return Err(INVALID_VALUE);
-    };
+    let all = extent(to, pitch, width, height)?;
     if pitch == width || all == 0 {
         return fill(to, pattern, all);
     }
@@ -137,9 +130,7 @@ pub unsafe fn fill(to: u64, pattern: &[u8], bytes: u64) -> Result<(), Status> {
         return Ok(());
     }
     let is_there = is_device(to);
-    if to == 0 || (is_there && !is_readable(to, bytes)) {
-        return Err(INVALID_VALUE);
-    }
+    check(is_memory(to, bytes), INVALID_VALUE)?;
     let is_zero = pattern.iter().all(|&byte| byte == 0);
     if is_there {
         known::mark(to, bytes, bytes <= CARRIED || is_zero);
