@@ -12,18 +12,12 @@ use crate::libc;
 use crate::memory::{bytes, is_device, known};
 use crate::runtime::{capture, trace};
 
-/// A function of the process, by its name.
-fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a name that ends.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    (!found.is_null()).then_some(found)
-}
-
 /// Runs Python in the interpreter of this process; `None` where there is none, or where it fails.
 fn run(code: &str) -> Option<()> {
     type Ask = unsafe extern "C" fn() -> c_int;
     type Release = unsafe extern "C" fn(c_int);
     type Run = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int;
+    let symbol = |name| libc::symbol(libc::RTLD_DEFAULT, name);
     let (ready, ensure) = (symbol(c"Py_IsInitialized")?, symbol(c"PyGILState_Ensure")?);
     let (release, run) = (symbol(c"PyGILState_Release")?, symbol(c"PyRun_SimpleStringFlags")?);
     let code = CString::new(code).ok()?;
@@ -49,9 +43,7 @@ pub fn load_hooks() {
     if TRIED.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: a name that ends; nothing is loaded by this.
-    let torch = unsafe { libc::dlopen(c"libtorch_cuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    if torch.is_null() || TRIED.swap(true, Ordering::AcqRel) {
+    if libc::loaded(c"libtorch_cuda.so").is_none() || TRIED.swap(true, Ordering::AcqRel) {
         return;
     }
     // PyTorch is in the midst of asking for devices: the hooks may not ask for them, too.

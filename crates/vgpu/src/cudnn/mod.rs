@@ -50,18 +50,11 @@ fn find(known: &AtomicUsize, name: &CStr) -> Option<usize> {
     if seen != 0 {
         return Some(seen);
     }
-    // SAFETY: names that end; nothing is loaded by this.
-    let found = unsafe {
-        // Python opens PyTorch for itself: what it links is not among what follows this object, but has its name.
-        let library = libc::dlopen(c"libcudnn.so.9".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        let library = if library.is_null() { libc::dlopen(c"libcudnn.so.8".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) } else { library };
-        libc::dlsym(if library.is_null() { libc::RTLD_NEXT } else { library }, name.as_ptr())
-    };
-    if found.is_null() {
-        return None;
-    }
-    known.store(found as usize, Ordering::Relaxed);
-    Some(found as usize)
+    // Python opens PyTorch for itself: what it links is not among what follows this object, but has its name.
+    let library = libc::loaded(c"libcudnn.so.9").or_else(|| libc::loaded(c"libcudnn.so.8"));
+    let found = libc::symbol(library.unwrap_or(libc::RTLD_NEXT), name)? as usize;
+    known.store(found, Ordering::Relaxed);
+    Some(found)
 }
 
 /// `real!(cudnnName(argument => type, ..))`: what the real cuDNN answers, or [`INTERNAL_ERROR`] where there is none.

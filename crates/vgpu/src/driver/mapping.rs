@@ -163,7 +163,7 @@ functions! {
         check(mapped.around(address).is_none() || found[0] == address, INVALID_VALUE)?;
         for start in found {
             if let Some(mapping) = mapped.mappings.remove(&start) {
-                let _ = memory::unmap(start, mapping.bytes);
+                memory::unmap(start, mapping.bytes);
                 mapped.let_go(mapping.handle);
             }
         }

@@ -25,31 +25,24 @@ fn device(number: c_int) -> Result<usize, Status> {
 }
 
 /// This very object: what it exports is looked up in no other.
-fn object() -> *mut c_void {
-    static OBJECT: OnceLock<usize> = OnceLock::new();
+fn object() -> Option<*mut c_void> {
+    static OBJECT: OnceLock<Option<usize>> = OnceLock::new();
     let find = || {
         let mut info = libc::DlInfo { file: std::ptr::null(), base: std::ptr::null_mut(), name: std::ptr::null(), address: std::ptr::null_mut() };
         // SAFETY: an address of this object, a place for the answer, and the file's name, which the loader keeps.
-        unsafe {
-            if libc::dladdr(cuInit as *const c_void, &raw mut info) == 0 {
-                return 0;
-            }
-            libc::dlopen(info.file, libc::RTLD_NOW | libc::RTLD_NOLOAD) as usize
-        }
+        let file = unsafe { (libc::dladdr(cuInit as *const c_void, &raw mut info) != 0).then(|| CStr::from_ptr(info.file))? };
+        libc::loaded(file).map(|object| object as usize)
     };
-    *OBJECT.get_or_init(find) as *mut c_void
+    OBJECT.get_or_init(find).map(|object| object as *mut c_void)
 }
 
 fn exported(name: &str) -> Option<*mut c_void> {
-    let name = CString::new(name).ok()?;
-    // SAFETY: an object that stays loaded, and a name that ends.
-    let found = unsafe { libc::dlsym(object(), name.as_ptr()) };
-    (!found.is_null()).then_some(found)
+    libc::symbol(object()?, &CString::new(name).ok()?)
 }
 
 /// The driver's function of a name, in the form that CUDA had at `version`.
 fn entry_point(name: &str, version: c_int) -> Option<*mut c_void> {
-    if !name.starts_with("cu") || name.starts_with("cuda") || object().is_null() {
+    if !name.starts_with("cu") || name.starts_with("cuda") {
         return None;
     }
     // Where forms differ in their arguments; all others are the same function by several names.

@@ -15,14 +15,7 @@ use crate::libc;
 
 /// A function of the real library, which PyTorch loaded and of which nothing else is called: for what is the same with and without a card.
 pub fn real(library: &[&CStr], name: &CStr) -> Option<*mut c_void> {
-    library.iter().find_map(|file| {
-        // SAFETY: names that end; nothing is loaded that was not before.
-        let found = unsafe {
-            let handle = libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-            if handle.is_null() { std::ptr::null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
-        };
-        (!found.is_null()).then_some(found)
-    })
+    library.iter().find_map(|file| libc::symbol(libc::loaded(file)?, name))
 }
 
 /// The version that the real library writes; `other` where it is not there.

@@ -4,7 +4,8 @@
 //! that decides by anything else is told so.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::libc;
 
@@ -13,33 +14,20 @@ use super::{BASE, MOST_DEVICES, SPAN, device_of};
 /// Bytes that share a bit.
 pub const GRAIN: u64 = 512;
 
-/// The bits of each device; null until the first is set.
-static BITS: [AtomicPtr<AtomicU8>; MOST_DEVICES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST_DEVICES];
+/// The bits of each device, from when the first is set; `None` of a host that has no addresses for them.
+static BITS: [OnceLock<Option<&[AtomicU8]>>; MOST_DEVICES] = [const { OnceLock::new() }; MOST_DEVICES];
 
 const LENGTH: usize = (SPAN / GRAIN / 8) as usize;
 
 /// The bits of a device: 256 MiB of addresses, of which only touched pages are there.
 fn bits(device: usize) -> Option<&'static [AtomicU8]> {
-    let mut map = BITS[device].load(Ordering::Acquire);
-    if map.is_null() {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // Out of the way of what [`super::placement`] asks of the host. SAFETY: a fresh mapping.
-        let wanted = (BASE - LENGTH as u64 * (device as u64 + 1)) as *mut c_void;
-        let fresh = unsafe { libc::mmap(wanted, LENGTH, protection, flags, -1, 0) };
-        if fresh == libc::MAP_FAILED {
-            return None;
-        }
-        map = fresh.cast();
-        let first = BITS[device].compare_exchange(std::ptr::null_mut(), map, Ordering::AcqRel, Ordering::Acquire);
-        if let Err(other) = first {
-            // SAFETY: mapped above, and nobody else saw it.
-            unsafe { libc::munmap(fresh, LENGTH) };
-            map = other;
-        }
-    }
-    // SAFETY: a mapping of this length that is never unmapped; zeros are valid.
-    Some(unsafe { std::slice::from_raw_parts(map, LENGTH) })
+    *BITS[device].get_or_init(|| {
+        // Out of the way of what [`super::placement`] asks of the host.
+        let wanted = BASE - LENGTH as u64 * (device as u64 + 1);
+        let map = libc::map(wanted, LENGTH as u64, libc::READ_WRITE, 0)?;
+        // SAFETY: a mapping of this length that is never unmapped; zeros are valid.
+        Some(unsafe { std::slice::from_raw_parts(map as *const AtomicU8, LENGTH) })
+    })
 }
 
 /// Grains that a range touches, cut to the device's span.
@@ -56,7 +44,7 @@ pub fn mark(address: u64, bytes: u64, is_known: bool) {
         return;
     };
     // Where nothing was ever known there is nothing to forget.
-    if !is_known && BITS[device].load(Ordering::Acquire).is_null() {
+    if !is_known && BITS[device].get().is_none() {
         return;
     }
     let Some(bits) = bits(device) else {
@@ -101,10 +89,7 @@ pub fn is_known(address: u64, bytes: u64) -> bool {
     let Some((device, mut grains)) = grains(address, bytes) else {
         return true;
     };
-    if BITS[device].load(Ordering::Acquire).is_null() {
-        return false;
-    }
-    let bits = bits(device);
+    let bits = BITS[device].get().copied().flatten();
     bits.is_some_and(|bits| grains.all(|grain| bits[(grain / 8) as usize].load(Ordering::Relaxed) >> (grain % 8) & 1 == 1))
 }
 

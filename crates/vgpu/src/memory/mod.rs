@@ -104,19 +104,15 @@ pub static REFUSALS: AtomicUsize = AtomicUsize::new(0);
 /// Reserves the addresses of a device.
 fn map(number: usize) -> Result<(), Status> {
     let wanted = (BASE + SPAN * number as u64) as *mut c_void;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: a fresh mapping, which replaces none.
-    let mapped = unsafe { libc::mmap(wanted, SPAN as usize, protection, flags, -1, 0) };
-    if mapped != wanted {
+    if libc::map(wanted as u64, SPAN, libc::READ_WRITE, libc::MAP_FIXED_NOREPLACE) != Some(wanted as u64) {
         channel::say("problem\tthe addresses of the virtual GPU are taken or may not be reserved (ulimit -v?)");
         return Err(OUT_OF_MEMORY);
     }
     fork::use_device();
     // A huge page would commit 2 MiB for one byte that is written. SAFETY: it was just mapped.
     unsafe {
-        libc::madvise(mapped, SPAN as usize, libc::MADV_NOHUGEPAGE);
-        libc::madvise(mapped, SPAN as usize, libc::MADV_DONTDUMP);
+        libc::madvise(wanted, SPAN as usize, libc::MADV_NOHUGEPAGE);
+        libc::madvise(wanted, SPAN as usize, libc::MADV_DONTDUMP);
     }
     Ok(())
 }
@@ -257,15 +253,10 @@ pub fn unreserve(address: u64) -> Result<(), Status> {
     Ok(())
 }
 
-/// `cuMemUnmap`: its pages go back to the host.
-pub fn unmap(address: u64, bytes: u64) -> Result<(), Status> {
-    let whole = address.is_multiple_of(GRANULARITY) && bytes.is_multiple_of(GRANULARITY);
-    if !whole || !is_readable(address, bytes) {
-        return Err(INVALID_VALUE);
-    }
+/// `cuMemUnmap` of a mapping: its pages go back to the host.
+pub fn unmap(address: u64, bytes: u64) {
     discard(address, bytes);
     known::mark(address, bytes, false);
-    Ok(())
 }
 
 /// `cuMemCreate`: takes memory that is not mapped yet.

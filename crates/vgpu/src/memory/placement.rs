@@ -164,13 +164,9 @@ impl Placement {
 /// Reserves whole chunks of the host's addresses, as the driver does.
 fn reserve(bytes: u64) -> Option<u64> {
     let room = bytes.checked_add(CHUNK)?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping that nobody may touch; what lies beside the chunks goes back.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), room as usize, libc::PROT_NONE, flags, -1, 0) };
-    if at == libc::MAP_FAILED {
-        return None;
-    }
-    let (low, high) = (at as u64, at as u64 + room);
+    // Nobody may touch it; what lies beside the chunks goes back.
+    let low = libc::map(0, room, libc::PROT_NONE, 0)?;
+    let high = low + room;
     let start = (high - bytes) / CHUNK * CHUNK;
     give_back(low, start - low);
     give_back(start + bytes, high - start - bytes);
