@@ -37,6 +37,11 @@ impl<T> Handles<T> {
         Handles(Lock::new(BTreeMap::new()))
     }
 
+    /// All of them, by their handles.
+    pub fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, T>> {
+        self.0.lock()
+    }
+
     /// Gives one out.
     pub fn insert(&self, value: T) -> u64 {
         let handle = fresh();

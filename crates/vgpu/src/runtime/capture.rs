@@ -79,32 +79,27 @@ pub fn is_idle() -> bool {
     ACTIVE.load(Ordering::Acquire) == 0
 }
 
-/// Where a stream's capture is, if it is part of one.
-pub fn point(stream: u64) -> Result<Option<Point>, Status> {
+/// Looks at the capture of a stream, or changes it; `None` where it has none.
+fn with<T>(stream: u64, act: impl FnOnce(&mut Capture, &mut Point) -> Result<T, Status>) -> Result<Option<T>, Status> {
     if is_idle() {
         return Ok(None);
     }
-    match CAPTURES.lock().of(stream) {
-        None => Ok(None),
-        Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
-        Some((_, point)) => Ok(Some(point.clone())),
-    }
+    CAPTURES.lock().of(stream).map(|(capture, point)| act(capture, point)).transpose()
+}
+
+/// Where a stream's capture is, if it is part of one.
+pub fn point(stream: u64) -> Result<Option<Point>, Status> {
+    with(stream, |capture, point| check(capture.is_valid, CAPTURE_INVALIDATED).map(|()| point.clone()))
 }
 
 /// Adds to the capture of a stream; `false` where it has none.
 pub fn add(stream: u64, call: Option<graph::Call>) -> Result<bool, Status> {
-    if is_idle() {
-        return Ok(false);
-    }
-    match CAPTURES.lock().of(stream) {
-        None => Ok(false),
-        Some((capture, _)) if !capture.is_valid => Err(CAPTURE_INVALIDATED),
-        Some((capture, point)) => {
-            let node = graph::add(capture.graph, std::mem::take(&mut point.nodes), call)?;
-            point.nodes.push(node);
-            Ok(true)
-        }
-    }
+    let added = with(stream, |capture, point| {
+        check(capture.is_valid, CAPTURE_INVALIDATED)?;
+        point.nodes = vec![graph::add(capture.graph, std::mem::take(&mut point.nodes), call)?];
+        Ok(())
+    });
+    Ok(added?.is_some())
 }
 
 /// A call that waits for a stream: an error while it captures, which also spoils the capture.
@@ -114,16 +109,11 @@ pub fn refuse(stream: u64) -> Result<(), Status> {
 
 /// Spoils the capture of a stream, which is an error; of a stream without one nothing comes.
 pub fn spoil(stream: u64, status: Status) -> Result<(), Status> {
-    if is_idle() {
-        return Ok(());
-    }
-    match CAPTURES.lock().of(stream) {
-        None => Ok(()),
-        Some((capture, _)) => {
-            capture.is_valid = false;
-            Err(status)
-        }
-    }
+    let spoilt = with(stream, |capture, _| {
+        capture.is_valid = false;
+        Err(status)
+    });
+    spoilt.map(|_: Option<()>| ())
 }
 
 /// A call that may wait for everything (`cudaMalloc`, `cudaEventQuery`): an error while a capture forbids it to this thread.

@@ -6,7 +6,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use super::{is_13, launch, passed, streams};
-use crate::handle::{Handles, Lock, fresh};
+use crate::handle::{Handles, fresh};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Status, check, out};
 
@@ -21,14 +21,14 @@ struct Node {
     call: Option<Call>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Graph {
     nodes: BTreeMap<u64, Node>,
     /// Objects of the program that it keeps (`cudaGraphRetainUserObject`), and how often.
     keeps: BTreeMap<u64, usize>,
 }
 
-static GRAPHS: Lock<BTreeMap<u64, Graph>> = Lock::new(BTreeMap::new());
+static GRAPHS: Handles<Graph> = Handles::new();
 
 /// What graphs became by instantiation.
 static EXECUTABLES: Handles<Graph> = Handles::new();
@@ -38,25 +38,19 @@ static OBJECTS: Handles<(usize, Call)> = Handles::new();
 
 /// Makes an empty graph.
 pub fn create() -> u64 {
-    let handle = fresh();
-    GRAPHS.lock().insert(handle, Graph::default());
-    handle
+    GRAPHS.insert(Graph::default())
 }
 
 /// Adds a node to a graph.
 pub fn add(graph: u64, before: Vec<u64>, call: Option<Call>) -> Result<u64, Status> {
     let node = fresh();
-    GRAPHS.lock().get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(node, Node { before, call });
+    GRAPHS.with(graph, |graph| graph.nodes.insert(node, Node { before, call })).ok_or(INVALID_HANDLE)?;
     Ok(node)
 }
 
 /// Takes a graph away, and what only it kept.
 pub fn destroy(graph: u64) -> bool {
-    let graph = GRAPHS.lock().remove(&graph);
-    graph.is_some_and(|graph| {
-        graph.drop_kept();
-        true
-    })
+    GRAPHS.remove(graph).is_some()
 }
 
 /// All that these nodes come after, and themselves.
@@ -82,15 +76,18 @@ pub unsafe fn nodes_of(graph: u64, nodes: *const u64, count: usize) -> Result<Ve
     list.map(|node| if graph.nodes.contains_key(&node) { Ok(node) } else { Err(INVALID_VALUE) }).collect()
 }
 
-impl Graph {
-    /// Notes that what this one keeps is kept once more.
-    fn keep_again(&self) {
+impl Clone for Graph {
+    /// What this one keeps is kept once more.
+    fn clone(&self) -> Self {
         for (&object, &times) in &self.keeps {
             OBJECTS.with(object, |kept| kept.0 += times);
         }
+        Graph { nodes: self.nodes.clone(), keeps: self.keeps.clone() }
     }
+}
 
-    fn drop_kept(&self) {
+impl Drop for Graph {
+    fn drop(&mut self) {
         for (&object, &times) in &self.keeps {
             let _ = release(object, times);
         }
@@ -126,17 +123,25 @@ unsafe fn list(found: &[u64], to: *mut u64, count: *mut usize) -> Result<(), Sta
     out(count, found.len().min(room))
 }
 
+unsafe fn list_nodes(graph: u64, is_wanted: impl Fn(&Node) -> bool, to: *mut u64, count: *mut usize) -> Result<(), Status> {
+    let all = GRAPHS.with(graph, |graph| graph.nodes.clone()).ok_or(INVALID_HANDLE)?;
+    let found: Vec<u64> = all.into_iter().filter(|(_, node)| is_wanted(node)).map(|(handle, _)| handle).collect();
+    list(&found, to, count)
+}
+
 unsafe fn add_to(to: *mut u64, graph: u64, nodes: *const u64, count: usize, call: Option<Call>) -> Result<(), Status> {
     check(!to.is_null(), INVALID_VALUE)?;
     let before = nodes_of(graph, nodes, count)?;
     out(to, add(graph, before, call)?)
 }
 
+fn copy_of(graph: u64) -> Result<Graph, Status> {
+    GRAPHS.with(graph, |graph| graph.clone()).ok_or(INVALID_HANDLE)
+}
+
 unsafe fn instantiate(to: *mut u64, graph: u64) -> Result<(), Status> {
     check(!to.is_null(), INVALID_VALUE)?;
-    let graph = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-    graph.keep_again();
-    out(to, EXECUTABLES.insert(graph))
+    out(to, EXECUTABLES.insert(copy_of(graph)?))
 }
 
 fn of_node<T>(node: u64, act: impl FnOnce(&Graph, &Node) -> T) -> Result<T, Status> {
@@ -173,11 +178,8 @@ runtime! {
         out(to, create())
     }
     cudaGraphClone(to: *mut u64, graph: u64) {
-        let copy = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-        copy.keep_again();
-        let handle = fresh();
-        GRAPHS.lock().insert(handle, copy);
-        out(to, handle)
+        let copy = copy_of(graph)?;
+        out(to, GRAPHS.insert(copy))
     }
     cudaGraphDestroy(graph: u64) { check(destroy(graph), INVALID_HANDLE) }
     cudaGraphInstantiate(to: *mut u64, graph: u64, _flags: u64) { instantiate(to, graph) }
@@ -189,14 +191,12 @@ runtime! {
         out(parameters.cast::<u64>().add(3).cast::<c_int>(), 0)
     }
     cudaGraphExecDestroy(executable: u64) {
-        EXECUTABLES.remove(executable).ok_or(INVALID_HANDLE)?.drop_kept();
-        Ok(())
+        EXECUTABLES.remove(executable).map(drop).ok_or(INVALID_HANDLE)
     }
     // `cudaGraphExecUpdateResultInfo` begins with its result, and success is 0.
     cudaGraphExecUpdate(executable: u64, graph: u64, result: *mut [u64; 3]) {
-        let new = GRAPHS.lock().get(&graph).cloned().ok_or(INVALID_HANDLE)?;
-        new.keep_again();
-        EXECUTABLES.with(executable, |old| std::mem::replace(old, new)).ok_or(INVALID_HANDLE)?.drop_kept();
+        let new = copy_of(graph)?;
+        EXECUTABLES.with(executable, |old| std::mem::replace(old, new)).map(drop).ok_or(INVALID_HANDLE)?;
         out(result, [0; 3])
     }
     cudaGraphUpload(executable: u64, stream: u64) {
@@ -213,16 +213,8 @@ runtime! {
         }
         Ok(())
     }
-    cudaGraphGetNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let nodes: Vec<u64> = GRAPHS.lock().get(&graph).ok_or(INVALID_HANDLE)?.nodes.keys().copied().collect();
-        list(&nodes, to, count)
-    }
-    cudaGraphGetRootNodes(graph: u64, to: *mut u64, count: *mut usize) {
-        let all = GRAPHS.lock();
-        let nodes = &all.get(&graph).ok_or(INVALID_HANDLE)?.nodes;
-        let roots: Vec<u64> = nodes.iter().filter(|(_, node)| node.before.is_empty()).map(|(&handle, _)| handle).collect();
-        list(&roots, to, count)
-    }
+    cudaGraphGetNodes(graph: u64, to: *mut u64, count: *mut usize) { list_nodes(graph, |_| true, to, count) }
+    cudaGraphGetRootNodes(graph: u64, to: *mut u64, count: *mut usize) { list_nodes(graph, |node| node.before.is_empty(), to, count) }
     cudaGraphNodeGetDependencies_v2(node: u64, to: *mut u64, edges: *mut u64, count: *mut usize) {
         let before = of_node(node, |_, node| node.before.clone())?;
         list(&before, to, count)?;

@@ -223,11 +223,6 @@ const _: () = assert!(size_of::<FunctionAttributes>() == 144, "as `driver_types.
 /// `cudaFuncAttributeMaxDynamicSharedMemorySize`
 const DYNAMIC_SHARED: c_int = 8;
 
-unsafe fn load(to: *mut u64, source: *const c_void) -> Result<(), Status> {
-    check(!to.is_null() && !source.is_null(), INVALID_VALUE)?;
-    out(to, LIBRARIES.insert(()))
-}
-
 static BINARIES: Handles<&'static [images::Image]> = Handles::new();
 
 #[unsafe(no_mangle)]
@@ -315,13 +310,10 @@ runtime! {
         check_kernel(kernel)?;
         Err(NOT_SUPPORTED)
     }
-    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to: *mut c_int, kernel: u64, threads: c_int, shared: usize, _flags: c_uint) {
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, kernel: u64, threads: c_int, shared: usize) {
         check_kernel(kernel)?;
         let threads = u64::try_from(threads).ok().filter(|&threads| threads > 0).ok_or(INVALID_VALUE)?;
         out(to, if threads > 1024 { 0 } else { occupancy(threads, shared as u64) as c_int })
-    }
-    cudaOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, kernel: u64, threads: c_int, shared: usize) {
-        super::passed(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(to, kernel, threads, shared, 0))
     }
     cudaOccupancyAvailableDynamicSMemPerBlock(to: *mut usize, kernel: u64, blocks: c_int, _threads: c_int) {
         check_kernel(kernel)?;
@@ -341,8 +333,10 @@ runtime! {
         let all = occupancy(threads, shared).saturating_mul(u64::try_from(card().multiprocessors).unwrap_or(0));
         out(to, (all / blocks) as c_int)
     }
-    cudaLibraryLoadData(to: *mut u64, code: *const c_void) { load(to, code) }
-    cudaLibraryLoadFromFile(to: *mut u64, path: *const c_void) { load(to, path) }
+    cudaLibraryLoadData(to: *mut u64, code: *const c_void) {
+        check(!to.is_null() && !code.is_null(), INVALID_VALUE)?;
+        out(to, LIBRARIES.insert(()))
+    }
     cudaLibraryUnload(library: u64) { LIBRARIES.remove(library).ok_or(INVALID_HANDLE) }
     cudaLibraryGetKernel(to: *mut u64, library: u64, name: *const c_char) {
         LIBRARIES.with(library, |()| ()).ok_or(INVALID_HANDLE)?;
@@ -352,14 +346,14 @@ runtime! {
         out(to, kernel)
     }
     // What variables and functions there are is in the code, which is not read.
-    cudaLibraryGetGlobal(_to: *mut u64, _bytes: *mut usize, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
-    cudaLibraryGetManaged(_to: *mut u64, _bytes: *mut usize, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
-    cudaLibraryGetUnifiedFunction(_to: *mut u64, _library: u64, _name: *const c_char) { Err(SYMBOL_NOT_FOUND) }
+    cudaLibraryGetGlobal(_to: *mut u64) { Err(SYMBOL_NOT_FOUND) }
     cudaLibraryGetKernelCount(_to: *mut c_uint, _library: u64) { Err(NOT_SUPPORTED) }
 }
 
 same! {
     __cudaLaunchKernel = cudaLaunchKernel, __cudaLaunchKernel_ptsz = cudaLaunchKernel, cudaLaunchKernel_ptsz = cudaLaunchKernel,
     cudaFuncSetSharedMemConfig = cudaFuncSetCacheConfig, cudaLaunchKernelExC_ptsz = cudaLaunchKernelExC, cudaLaunchCooperativeKernel_ptsz = cudaLaunchCooperativeKernel,
-    cudaGetKernel = __cudaGetKernel, cudaGetFuncBySymbol = __cudaGetKernel,
+    cudaGetKernel = __cudaGetKernel, cudaGetFuncBySymbol = __cudaGetKernel, cudaLibraryLoadFromFile = cudaLibraryLoadData,
+    cudaLibraryGetManaged = cudaLibraryGetGlobal, cudaLibraryGetUnifiedFunction = cudaLibraryGetGlobal,
+    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags = cudaOccupancyMaxActiveBlocksPerMultiprocessor,
 }

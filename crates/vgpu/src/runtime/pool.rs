@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::devices::device;
 use super::{capture, streams};
-use crate::handle::{Lock, fresh};
+use crate::handle::{Handles, Lock};
 use crate::memory::{self, MOST_DEVICES, known};
 use crate::names::same;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Status, check, out};
@@ -35,7 +35,7 @@ struct Pool {
     used_high: u64,
 }
 
-static POOLS: Lock<BTreeMap<u64, Pool>> = Lock::new(BTreeMap::new());
+static POOLS: Handles<Pool> = Handles::new();
 /// Each device's own pool, and the one in its place; 0 until it is asked for.
 static DEFAULT: Lock<[u64; MOST_DEVICES]> = Lock::new([0; MOST_DEVICES]);
 static CURRENT: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
@@ -122,9 +122,7 @@ impl Pool {
 
 fn create(device: usize) -> u64 {
     IS_USED.store(true, Ordering::Release);
-    let handle = fresh();
-    POOLS.lock().insert(handle, Pool::of(device));
-    handle
+    POOLS.insert(Pool::of(device))
 }
 
 /// A device's own pool.
@@ -144,7 +142,7 @@ fn current(device: usize) -> u64 {
 }
 
 fn with<T>(pool: u64, act: impl FnOnce(&mut Pool) -> T) -> Result<T, Status> {
-    POOLS.lock().get_mut(&pool).map(act).ok_or(INVALID_HANDLE)
+    POOLS.with(pool, act).ok_or(INVALID_HANDLE)
 }
 
 unsafe fn give(to: *mut u64, bytes: usize, pool: u64, stream: u64) -> Result<(), Status> {
@@ -196,7 +194,7 @@ runtime! {
     cudaMemPoolDestroy(pool: u64) {
         check(!DEFAULT.lock().contains(&pool), INVALID_VALUE)?;
         // What it handed out lives on until it is freed, in CUDA; here it goes with the pool.
-        let mut gone = POOLS.lock().remove(&pool).ok_or(INVALID_HANDLE)?;
+        let mut gone = POOLS.remove(pool).ok_or(INVALID_HANDLE)?;
         let used: Vec<u64> = gone.used.keys().copied().collect();
         for start in used {
             gone.free(start);
