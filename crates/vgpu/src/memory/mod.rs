@@ -17,7 +17,7 @@ use crate::channel;
 use crate::config::{card, devices};
 use crate::handle::Lock;
 use crate::runtime::launch;
-use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status};
+use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status, check};
 use crate::{fork, libc};
 use placement::Placement;
 
@@ -47,28 +47,21 @@ struct Device {
     next_reserved: u64,
 }
 
-struct Memory {
-    devices: [Device; MOST_DEVICES],
-}
+static MEMORY: Lock<[Device; MOST_DEVICES]> = Lock::new([const { Device::NEW }; MOST_DEVICES]);
 
-static MEMORY: Lock<Memory> = Lock::new(Memory { devices: [const { Device::NEW }; MOST_DEVICES] });
-
-impl Memory {
-    fn device(&mut self, number: usize) -> Result<&mut Device, Status> {
-        if number >= usize::try_from(devices()).unwrap_or(0) {
-            return Err(INVALID_DEVICE);
-        }
-        let device = &mut self.devices[number];
-        if !device.is_mapped {
-            map(number)?;
-            let start = BASE + SPAN * number as u64;
-            let above = start + SPAN / 4;
-            device.placement = Placement::of_host(start, above);
-            device.next_reserved = above;
-            device.is_mapped = true;
-        }
-        Ok(device)
+/// A device that there is; its addresses are reserved when it is first used.
+fn used(memory: &mut [Device; MOST_DEVICES], number: usize) -> Result<&mut Device, Status> {
+    check(number < usize::try_from(devices()).unwrap_or(0), INVALID_DEVICE)?;
+    let device = &mut memory[number];
+    if !device.is_mapped {
+        map(number)?;
+        let start = BASE + SPAN * number as u64;
+        let above = start + SPAN / 4;
+        device.placement = Placement::of_host(start, above);
+        device.next_reserved = above;
+        device.is_mapped = true;
     }
+    Ok(device)
 }
 
 impl Device {
@@ -139,14 +132,14 @@ pub fn is_readable(address: u64, bytes: u64) -> bool {
         return false;
     };
     let end = address.checked_add(bytes);
-    end.is_some_and(|end| end <= BASE + SPAN * (number as u64 + 1)) && MEMORY.lock().devices[number].is_mapped
+    end.is_some_and(|end| end <= BASE + SPAN * (number as u64 + 1)) && MEMORY.lock()[number].is_mapped
 }
 
 /// `cudaMalloc`.
 pub fn allocate(device: usize, bytes: u64) -> Result<u64, Status> {
     let address = {
         let mut memory = MEMORY.lock();
-        let one = memory.device(device)?;
+        let one = used(&mut memory, device)?;
         let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(OUT_OF_MEMORY)?;
         one.admit(device, rounded)?;
         let address = one.placement.place(rounded).ok_or(OUT_OF_MEMORY)?;
@@ -164,7 +157,7 @@ pub fn free(address: u64) -> Result<(), Status> {
     let device = device_of(address).ok_or(INVALID_VALUE)?;
     {
         let mut memory = MEMORY.lock();
-        let one = &mut memory.devices[device];
+        let one = &mut memory[device];
         let bytes = one.blocks.remove(&address).ok_or(INVALID_VALUE)?;
         discard(address, bytes);
         one.allocated -= bytes;
@@ -193,7 +186,7 @@ pub fn prepare(device: usize, needs: u8) {
         take(device, 2 << 20);
     }
     if first & need::LOCAL != 0 {
-        let _ = MEMORY.lock().device(device).map(|device| device.placement.grow_local());
+        let _ = used(&mut MEMORY.lock(), device).map(|device| device.placement.grow_local());
     }
     if first & need::ASSERTIONS != 0 {
         take(device, 10 << 20);
@@ -202,14 +195,14 @@ pub fn prepare(device: usize, needs: u8) {
 
 /// A library takes memory of its own, for as long as the program runs. It is among what is said of contexts: only where it lies matters.
 pub fn take(device: usize, bytes: u64) {
-    let _ = MEMORY.lock().device(device).map(|device| device.placement.place(bytes));
+    let _ = used(&mut MEMORY.lock(), device).map(|device| device.placement.place(bytes));
 }
 
 /// The block that an address lies in: where it begins and how long it is.
 pub fn block_of(address: u64) -> Option<(u64, u64)> {
     let device = device_of(address)?;
     let memory = MEMORY.lock();
-    let one = &memory.devices[device];
+    let one = &memory[device];
     let below = |ranges: &BTreeMap<u64, u64>| {
         let (&start, &bytes) = ranges.range(..=address).next_back()?;
         (address - start < bytes).then_some((start, bytes))
@@ -220,7 +213,7 @@ pub fn block_of(address: u64) -> Option<(u64, u64)> {
 /// Free and total memory of a device.
 pub fn info(device: usize) -> Result<(u64, u64), Status> {
     let mut memory = MEMORY.lock();
-    let used = memory.device(device)?.used();
+    let used = used(&mut memory, device)?.used();
     let total = card().memory;
     Ok((total.saturating_sub(used), total))
 }
@@ -228,7 +221,7 @@ pub fn info(device: usize) -> Result<(u64, u64), Status> {
 /// `cuMemAddressReserve`: addresses and no memory.
 pub fn reserve(device: usize, bytes: u64) -> Result<u64, Status> {
     let mut memory = MEMORY.lock();
-    let one = memory.device(device)?;
+    let one = used(&mut memory, device)?;
     let rounded = bytes.max(1).checked_next_multiple_of(GRANULARITY).ok_or(INVALID_VALUE)?;
     let end = one.next_reserved.checked_add(rounded).and_then(|end| end.checked_add(GRANULARITY));
     let top = BASE + SPAN * (device as u64 + 1);
@@ -243,7 +236,7 @@ pub fn reserve(device: usize, bytes: u64) -> Result<u64, Status> {
 pub fn unreserve(address: u64) -> Result<(), Status> {
     let device = device_of(address).ok_or(INVALID_VALUE)?;
     let mut memory = MEMORY.lock();
-    let one = &mut memory.devices[device];
+    let one = &mut memory[device];
     let bytes = one.reserved.remove(&address).ok_or(INVALID_VALUE)?;
     discard(address, bytes);
     // The last is as if it had never been reserved; a program that reserves again and again would else run out of addresses.
@@ -263,7 +256,7 @@ pub fn unmap(address: u64, bytes: u64) {
 pub fn create(device: usize, bytes: u64) -> Result<(), Status> {
     {
         let mut memory = MEMORY.lock();
-        let one = memory.device(device)?;
+        let one = used(&mut memory, device)?;
         one.admit(device, bytes)?;
         one.created += bytes;
     }
@@ -273,6 +266,6 @@ pub fn create(device: usize, bytes: u64) -> Result<(), Status> {
 
 /// `cuMemRelease` of what [`create`] took.
 pub fn release(device: usize, bytes: u64) {
-    MEMORY.lock().devices[device].created -= bytes;
+    MEMORY.lock()[device].created -= bytes;
     channel::say(&format!("release\t{device}\t{bytes}"));
 }

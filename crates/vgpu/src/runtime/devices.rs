@@ -208,7 +208,6 @@ runtime! {
     cudaDeviceGetCacheConfig(to: *mut c_int) { out(to, 0) }
     cudaDeviceGetSharedMemConfig(to: *mut c_int) { out(to, 1) }
     cudaDriverGetVersion(to: *mut c_int) { out(to, config().map_or(0, |config| config.cuda)) }
-    cudaRuntimeGetVersion(to: *mut c_int) { out(to, config().map_or(0, |config| config.cuda)) }
     cudaPointerGetAttributes(to: *mut PointerAttributes, address: u64) {
         let (kind, device) = kind_of(address);
         let device_address = if kind == 0 { 0 } else { address };
@@ -228,5 +227,5 @@ done! { cudaDeviceSetCacheConfig cudaDeviceSetSharedMemConfig cudaProfilerStart 
 same! {
     cudaGetDriverEntryPoint_ptsz = cudaGetDriverEntryPoint,
     cudaGetDriverEntryPointByVersion_ptsz = cudaGetDriverEntryPointByVersion,
-    cudaThreadSynchronize = cudaDeviceSynchronize,
+    cudaThreadSynchronize = cudaDeviceSynchronize, cudaRuntimeGetVersion = cudaDriverGetVersion,
 }

@@ -122,7 +122,6 @@ functions! {
     ncclGetVersion(to: *mut c_int) { out(to, version(&[c"libnccl.so.2"], c"ncclGetVersion", 22_005)) }
     ncclGetUniqueId(id: *mut UniqueId) { out(id, UniqueId::fresh()) }
     ncclCommInitRank(to: *mut u64, size: c_int, id: UniqueId, rank: c_int) { create(to, size, rank, false, Some(&id.name())) }
-    ncclCommInitRankConfig(to: *mut u64, size: c_int, id: UniqueId, rank: c_int, _config: *const c_void) { create(to, size, rank, false, Some(&id.name())) }
     ncclCommInitRankScalable(to: *mut u64, size: c_int, rank: c_int, ids: c_int, id: *const UniqueId, _config: *const c_void) {
         check(!id.is_null() && ids > 0, INVALID_ARGUMENT)?;
         create(to, size, rank, false, Some(&(*id).name()))
@@ -164,7 +163,7 @@ functions! {
 }
 
 done! { ncclCommFinalize ncclCommRevoke ncclCommDeregister ncclCommWindowDeregister ncclRedOpDestroy }
-same! { ncclCommAbort = ncclCommDestroy, ncclCommWindowRegister = ncclCommRegister, }
+same! { ncclCommInitRankConfig = ncclCommInitRank, ncclCommAbort = ncclCommDestroy, ncclCommWindowRegister = ncclCommRegister, }
 
 /// Bytes of an element of a `ncclDataType_t`.
 fn width(kind: c_int) -> Option<usize> {
