@@ -93,17 +93,20 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
     };
-    let level = match arguments.command {
-        Command::Serve(_) | Command::Agent(_) => LevelFilter::INFO,
-        _ => LevelFilter::WARN,
+    // A slow disk is no trouble of a command's.
+    let (level, of_database) = match arguments.command {
+        Command::Serve(_) | Command::Agent(_) => (LevelFilter::INFO, LevelFilter::INFO),
+        _ => (LevelFilter::WARN, LevelFilter::ERROR),
     };
     let access = match &arguments.command {
         Command::Serve(serve) if serve.access_log => LevelFilter::INFO,
         _ => LevelFilter::OFF,
     };
-    let filter = arguments
-        .log
-        .unwrap_or_else(|| Targets::new().with_default(level));
+    let filter = arguments.log.unwrap_or_else(|| {
+        Targets::new()
+            .with_target("sqlx", of_database)
+            .with_default(level)
+    });
     log_to_stderr(filter, access, arguments.log_format);
     heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {

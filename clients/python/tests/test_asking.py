@@ -42,6 +42,13 @@ class AskingTest(unittest.TestCase):
         self.assertIn("Nothing fits", str(answer))
         with self.assertRaisesRegex(batchfit.FitError, "only NVIDIA"):
             batchfit.fit("resnet18", on="mi300x")
+        with self.assertRaisesRegex(batchfit.FitError, "one card is asked about at a time"):
+            batchfit.fit("resnet18", on="t4,l4", image_size=64)
+
+    def test_a_device_in_the_place_of_a_card(self):
+        answer = batchfit.fit("resnet18", device="sim:t4", image_size=64, target=64)
+
+        self.assertEqual(answer.micro_batch, 64)
 
 
 if __name__ == "__main__":

@@ -194,25 +194,17 @@ pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
 }
 
 /// Commands by what one wants.
-const GROUPS: [(&str, &[&str]); 5] = [
-    (
-        "Ask before you train",
-        &["fit", "probe", "soak", "cards", "presets"],
-    ),
+const GROUPS: [(&str, &str); 5] = [
+    ("Ask before you train", "fit probe soak cards presets"),
     (
         "Run your own script, or a recording of it",
-        &["run", "replay", "search", "export"],
+        "run replay search export",
     ),
-    ("Look back", &["answers", "outcome", "outcomes"]),
-    (
-        "Serve",
-        &[
-            "serve", "agent", "agents", "keys", "db", "config", "openapi",
-        ],
-    ),
+    ("Look back", "answers outcome outcomes"),
+    ("Serve", "serve agent agents keys db config openapi"),
     (
         "Look after this machine",
-        &["doctor", "devices", "calibrate", "completions", "man"],
+        "doctor devices calibrate completions man",
     ),
 ];
 
@@ -221,14 +213,12 @@ fn grouped(command: &Command) -> String {
     let mut text = String::new();
     let visible = || command.get_subcommands().filter(|one| !one.is_hide_set());
     let of_none = |one: &&Command| {
-        GROUPS
-            .iter()
-            .all(|(_, names)| !names.contains(&one.get_name()))
+        let is_it = |name: &str| name == one.get_name();
+        !GROUPS.iter().any(|(_, names)| names.split(' ').any(is_it))
     };
     let groups = GROUPS.iter().map(|(heading, names)| {
-        let named = names
-            .iter()
-            .filter_map(|name| command.find_subcommand(name));
+        let names = names.split(' ');
+        let named = names.filter_map(|name| command.find_subcommand(name));
         (*heading, named.collect::<Vec<_>>())
     });
     for (heading, members) in
@@ -256,6 +246,12 @@ fn with_common_flags(command: Command) -> Command {
         command.arg(help_flag()).arg(version_flag())
     };
     command.mut_args(|flag| {
+        let id = flag.get_id().clone();
+        let flag = match flag.get_action() {
+            // `-v -v` says no more than `-v`.
+            ArgAction::SetTrue => flag.overrides_with(id),
+            _ => flag,
+        };
         if flag.is_positional() || flag.get_help_heading().is_some() {
             flag
         } else {

@@ -1,6 +1,7 @@
 //! Flags of other tools: those that mean the same are taken, of the others it is said what to write here. What stands in backticks
 //! works as it is: a test types it.
 
+mod commands;
 mod settings;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use crate::cli::question::is_on;
 use crate::model::members::{Kind, TRAINING};
 use crate::model::{nicknames, preset};
 
+use commands::no_command;
 pub(in crate::cli) use settings::of_settings;
 
 /// Commands that ask a question.
@@ -51,11 +53,16 @@ fn row(flag: &str, separator: &str) -> Option<&'static str> {
         .to_lowercase()
         .replace('_', "-");
     let find = |name: &str| {
-        let mut rows = HINTS.lines().filter_map(|line| line.split_once(separator));
-        let (_, said) = rows.find(|(names, _)| names.split(' ').any(|it| it == name))?;
-        Some(said)
+        let kinds = [" = ", " | "];
+        let rows = HINTS.lines().filter_map(|line| {
+            let kind = kinds.into_iter().find(|kind| line.contains(kind))?;
+            Some((kind, line.split_once(kind)?))
+        });
+        let mut named = rows.filter(|(_, (names, _))| names.split(' ').any(|it| it == name));
+        named.next()
     };
-    find(&name).or_else(|| find(name.split_once('.')?.1))
+    let (kind, (_, said)) = find(&name).or_else(|| find(name.split_once('.')?.1))?;
+    (kind == separator).then_some(said)
 }
 
 /// The model and the card that words name, as a command about both: the longest name, in as many words as it takes. Flags behind the words
@@ -90,13 +97,19 @@ fn question(command: &str, typed: &[OsString]) -> Option<String> {
     let flags = flags.iter().map(|it| it.to_string_lossy().into_owned());
     let with_flags: Vec<String> = asked.iter().cloned().chain(flags).collect();
     let mut words: Vec<OsString> = with_flags.iter().map(OsString::from).collect();
-    while let Err(error) = Arguments::command().try_get_matches_from(&words) {
-        let Some((others, _)) = taken(&error, &words) else {
-            return Some(pasted(&asked));
-        };
-        words = others;
+    let is_wrong = problem(&mut words).is_some();
+    Some(pasted(if is_wrong { &asked } else { &with_flags }))
+}
+
+/// What is wrong with words, once flags of other tools are taken for what they mean.
+fn problem(words: &mut Vec<OsString>) -> Option<clap::Error> {
+    loop {
+        let error = Arguments::command().try_get_matches_from(&*words).err()?;
+        match taken(&error, words) {
+            Some((others, _)) => *words = others,
+            None => return Some(error),
+        }
     }
-    Some(pasted(&with_flags))
 }
 
 /// What is typed with the flag of another tool that an error is about in the words of this one, and a note of it.
@@ -118,8 +131,24 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     }
     let (command, kind) = (text(1)?, error.kind());
     let flag = flag.split('=').next()?;
+    // `-on` is taken for `-o`.
+    let words = typed
+        .iter()
+        .filter_map(|one| one.to_str()?.split('=').next());
+    let mut long = words.filter(|one| flag.len() == 2 && one.len() > 2 && one.starts_with(flag));
+    let flag = long
+        .find(|one| dashed(command, one).is_some())
+        .unwrap_or(flag);
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
-    if kind != ErrorKind::UnknownArgument || !(is_card || ASKING.contains(&command)) {
+    let is_asking = ASKING.contains(&command);
+    if kind == ErrorKind::UnknownArgument
+        && (is_asking || command == "run")
+        && !flag.starts_with('-')
+        && let Some(joined) = continued(command, flag, typed)
+    {
+        return Some(joined);
+    }
+    if kind != ErrorKind::UnknownArgument || !(is_card || is_asking) {
         return None;
     }
     let is_it = |one: &str| {
@@ -143,6 +172,11 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
             Some(_) => is_off.then_some(LEFT_OUT),
             None => dashed.as_deref(),
         })?;
+    let instead = match instead {
+        // `--gpus 4090`
+        "--world-size %" if nicknames::parse(given).is_ok() => "--on %",
+        _ => instead,
+    };
     let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
     let is_truth = |value: &str| value == "auto" || is_on(value).is_some();
     let is_value = |next: &&str| {
@@ -174,12 +208,39 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     Some((words, note))
 }
 
+/// What is typed with a value in one word that goes on in others, as a card (`--on rtx 4090`) or a list (`--precision bf16 fp32`) does.
+fn continued(command: &str, word: &str, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
+    let is_flag = |it: &OsString| it.to_string_lossy().starts_with('-');
+    let at = typed.iter().position(|it| **it == *word)?;
+    let start = typed[..at].iter().rposition(is_flag)? + 1;
+    let behind = typed[at..].iter().position(is_flag);
+    let end = behind.map_or(typed.len(), |behind| at + behind);
+    let flag = typed[start - 1].to_str()?;
+    let parts = typed[start..end].iter().map(|it| it.to_string_lossy());
+    let parts: Vec<_> = parts.collect();
+    let has_model = parts.iter().any(|it| preset(it).is_some());
+    let (whole, is_value) = if flag == "--on" {
+        let whole = parts.join(" ");
+        let is_card = nicknames::parse(&whole).is_ok();
+        (whole, is_card)
+    } else {
+        (parts.join(","), command != "run" && !has_model)
+    };
+    let words = [&typed[..start], &[OsString::from(&whole)], &typed[end..]].concat();
+    let written = pasted(&[flag.to_owned(), whole]);
+    (is_value && start < at).then(|| (words, format!("{flag} is taken as `{written}`")))
+}
+
 /// The row of a flag that changes no answer.
 const LEFT_OUT: &str = "-";
 
-/// The flag of this program that is written so with underscores, and whether it takes a value.
+/// The flag of this program that is written so with underscores or as the last part of a path, and whether it takes a value.
 fn dashed(command: &str, flag: &str) -> Option<String> {
-    let name = flag.trim_start_matches('-').replace('_', "-");
+    let name = flag
+        .trim_start_matches('-')
+        .rsplit('.')
+        .next()?
+        .replace('_', "-");
     let commands = Arguments::command();
     let mut flags = commands.find_subcommand(command)?.get_arguments();
     let is_it = |own: &&clap::Arg| {
@@ -217,12 +278,8 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
         if !words.iter().any(names_card) {
             words.extend(["--on", "t4"].map(OsString::from));
         }
-        while let Err(error) = Arguments::command().try_get_matches_from(&words) {
+        while let Some(error) = problem(&mut words) {
             let count = words.len();
-            if let Some((others, _)) = taken(&error, &words) {
-                words = others;
-                continue;
-            }
             if let Some(unknown) = error.get(ContextKind::InvalidArg) {
                 removed(&mut words, &unknown.to_string());
             }
@@ -244,14 +301,15 @@ const ONE_BATCH: &str = "fit finds the batch";
 
 /// Takes a flag out of what was typed, with its value.
 fn removed(words: &mut Vec<OsString>, flag: &str) -> Option<String> {
-    let is_it = |word: &OsString| word.to_str().and_then(|it| it.split('=').next()) == Some(flag);
+    let name = flag.split('=').next();
+    let is_it = |word: &OsString| word.to_str().and_then(|it| it.split('=').next()) == name;
     let at = words.iter().position(is_it)?;
     let word = words.remove(at).into_string().ok()?;
     if let Some((_, value)) = word.split_once('=') {
         return Some(value.to_owned());
     }
-    let next = words.get(at)?.to_str().filter(|it| !it.starts_with('-'))?;
-    let value = next.to_owned();
+    let is_value = |it: &&str| !it.starts_with('-') && preset(it).is_none();
+    let value = words.get(at)?.to_str().filter(is_value)?.to_owned();
     words.remove(at);
     Some(value)
 }
@@ -319,8 +377,15 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             let is_near = near.is_some_and(|near| is_misspelt(&flag, &near));
             if command == "run" && !is_near && typed.iter().any(|it| it == "--") {
                 let mut words = typed.to_vec();
-                let value = removed(&mut words, &flag);
-                words.extend([flag.clone()].into_iter().chain(value).map(OsString::from));
+                while let Some(error) = problem(&mut words).filter(|it| it.kind() == ErrorKind::UnknownArgument) {
+                    let own = error.get(ContextKind::InvalidArg)?.to_string();
+                    let count = words.len();
+                    let value = removed(&mut words, &own);
+                    if words.len() == count {
+                        return None;
+                    }
+                    words.extend([own].into_iter().chain(value).map(OsString::from));
+                }
                 return Some(format!("run has no {flag}; your script's flags stand behind it: `batchfit {}`", shell(&words[1..])));
             }
             if ["run", "search"].contains(&command) && !flag.starts_with('-') {
@@ -335,22 +400,12 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 });
             }
             if !ASKING.contains(&command) {
-                let asked = question("fit", &typed[2..])?;
-                return Some(format!("{command} takes no model; write `{asked}`"));
+                let asked = question("fit", &typed[2..]);
+                let asked = asked.map(|asked| format!("{command} takes no model; write `{asked}`"));
+                let others = || format!("there is no {flag}; `batchfit {command} --help` says what there is");
+                return asked.or_else(|| (!is_near).then(others));
             }
-            let said = match row(&flag, " | ") {
-                Some(ONE_BATCH) => one_batch(typed, &flag),
-                Some(said) => said.to_owned(),
-                None if is_near => return None,
-                None if !flag.starts_with('-') => match question(command, &typed[2..]) {
-                    Some(asked) if !text(2)?.starts_with('-') && *typed[3] == *flag => {
-                        format!("write `{asked}`")
-                    }
-                    _ => format!("`batchfit {command} --help` says what each flag takes"),
-                },
-                None => ELSE.to_owned(),
-            };
-            Some(format!("there is no {flag}; {said}"))
+            unknown(command, typed)
         }
         ErrorKind::InvalidValue => {
             let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
@@ -364,7 +419,7 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 )
             })
         }
-        ErrorKind::InvalidSubcommand if command == "tune" => Some(
+        ErrorKind::InvalidSubcommand if command == "tune" && typed.len() == 2 => Some(
             "tune is a function of the Python package, `batchfit.tune(step, batch=8, state=[model, optimizer])`, which finds the batch on \
              the GPU; without a GPU write `batchfit fit resnet50 --on rtx4090`"
                 .to_owned(),
@@ -374,55 +429,47 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
 }
 
-/// What is said of a word that is no command.
-fn no_command(command: &str, typed: &[OsString]) -> String {
-    let near = preset(command).is_none().then(|| nearest_command(command));
-    let (instead, behind) = match near.flatten() {
-        Some(near) => (near, 2),
-        None => ("fit %".to_owned(), 1),
-    };
-    let asks = instead.split_once(" %");
-    let asked = asks.and_then(|(own, _)| question(own, &typed[behind..]));
-    if instead.ends_with("--") {
-        let own = shell(&typed[1..]);
-        return format!("{command:?} is no command; write `batchfit {instead} {own}`");
-    }
-    match (asks, asked) {
-        (Some((_, flags)), Some(asked)) => {
-            format!("{command:?} is no command; write `{asked}{flags}`")
+/// What is said of all that is unknown among the words of a question, of what is alike together.
+fn unknown(command: &str, typed: &[OsString]) -> Option<String> {
+    let (mut said, mut words) = (Vec::<(String, String)>::new(), typed.to_vec());
+    while let Some(error) = problem(&mut words).filter(|it| it.kind() == ErrorKind::UnknownArgument)
+    {
+        let flag = error.get(ContextKind::InvalidArg)?.to_string();
+        let near = error
+            .get(ContextKind::SuggestedArg)
+            .map(ToString::to_string);
+        let is_flag = flag.starts_with('-') || flag.contains('=');
+        let flag = flag.split('=').next()?.to_owned();
+        let advice = match (row(&flag, " | "), near) {
+            (Some(ONE_BATCH), _) => one_batch(typed, &flag),
+            (Some(advice), _) => advice.to_owned(),
+            (None, Some(near)) if is_misspelt(&flag, &near) => format!("did you mean {near}?"),
+            (None, _) if is_flag => ELSE.to_owned(),
+            (None, _) => match question(command, &typed[2..]) {
+                Some(asked) if typed.iter().position(|it| **it == *flag) == Some(3) => {
+                    format!("write `{asked}`")
+                }
+                _ => format!("`batchfit {command} --help` says what each flag takes"),
+            },
+        };
+        match said.iter_mut().find(|(_, known)| *known == advice) {
+            Some((flags, _)) => flags.extend([", ", &flag]),
+            None => said.push((flag.clone(), advice)),
         }
-        (Some(_), None) if behind == 1 => format!(
-            "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
-             lists the commands"
-        ),
-        _ => format!(
-            "{command:?} is no command; write `batchfit {}`",
-            instead.replace('%', "resnet18 --on t4")
-        ),
+        let count = words.len();
+        removed(&mut words, &flag);
+        if words.len() == count || !is_flag {
+            break;
+        }
     }
+    let said = said
+        .iter()
+        .map(|(flags, advice)| format!("there is no {flags}; {advice}"));
+    Some(said.collect::<Vec<_>>().join("\n"))
 }
 
 /// What is said of other flags.
 const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
-
-/// Words of others for what a command here does; `%` is the model and the card, and what is typed follows `--`.
-const COMMANDS: [(&str, &str); 9] = [
-    (
-        "estimate estimate-memory find plan max-batch batch batch-size predict memory scale-batch-size info show describe",
-        "fit %",
-    ),
-    ("train launch", "run --help"),
-    (
-        "python python3 torchrun accelerate deepspeed yolo axolotl llamafactory-cli",
-        "run --on t4 --",
-    ),
-    ("why explain", "fit % --why"),
-    ("suggest suggestions", "fit % --suggest"),
-    ("can-it-fit check", "probe --help"),
-    ("list ls models list-models zoo", "presets"),
-    ("gpus list-gpus list-cards hardware", "cards"),
-    ("version", "--version"),
-];
 
 /// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
 fn is_misspelt(typed: &str, word: &str) -> bool {
@@ -433,20 +480,4 @@ fn is_misspelt(typed: &str, word: &str) -> bool {
 fn python(script: &Path) -> &'static str {
     let is_script = script.extension().is_some_and(|it| it == "py");
     if is_script { "python " } else { "" }
-}
-
-/// What does the same here, or the command that is misspelt.
-fn nearest_command(typed: &str) -> Option<String> {
-    let typed = typed.to_lowercase();
-    let others = COMMANDS
-        .iter()
-        .find(|(others, _)| others.split(' ').any(|it| it == typed));
-    if let Some((_, instead)) = others {
-        return Some((*instead).to_owned());
-    }
-    let own = Arguments::command();
-    let names = own.get_subcommands().map(clap::Command::get_name);
-    let nearest = names.min_by_key(|name| strsim::damerau_levenshtein(&typed, name))?;
-    let behind = if nearest == "fit" { "%" } else { "--help" };
-    (is_misspelt(&typed, nearest) && typed.len() > 2).then(|| format!("{nearest} {behind}"))
 }

@@ -100,6 +100,11 @@ impl Arguments {
         let is_brief = std::env::args_os().any(|argument| argument == "-h");
         let mut command = help::with_help(commands(), is_brief);
         let mut typed: Vec<OsString> = std::env::args_os().collect();
+        if let [_, _, word] = typed.as_mut_slice()
+            && *word == "help"
+        {
+            *word = "--help".into();
+        }
         let mut matches = loop {
             match command.clone().try_get_matches_from(&typed) {
                 Ok(matches) => break matches,

@@ -48,6 +48,8 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
                 // `llama3.1:8b` is a model of Ollama's.
                 && !build.is_empty()
                 && !build.starts_with(|c: char| c.is_ascii_digit())
+                // `hf_hub:timm/resnet50.a1_in1k` is one of timm's.
+                && !build.contains('/')
                 && !Path::new(name).exists()
         })
     };

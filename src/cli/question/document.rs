@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::flags::FlagValue;
 use crate::cli::error::CliError;
-use crate::model::{Request, RequestDocument, RequestError, assumed_tokens, assumed_tokens_of};
+use crate::model::{Request, RequestDocument, RequestError, room_for_tokens, room_for_tokens_of};
 
 /// Where a model is in a request.
 const MODEL: &str = "model";
@@ -96,13 +96,13 @@ impl Input {
         }
     }
 
-    /// The tokens that samples of a model are taken to have where no flag says it.
-    pub(super) fn assumed_tokens(&self) -> Option<u64> {
+    /// The most tokens that samples of a model may have.
+    pub(super) fn room_for_tokens(&self) -> Option<u64> {
         let model = || serde_json::from_str::<Value>(self.document.model()?).ok();
         match self.kind {
             Kind::Request => None,
-            Kind::Name => assumed_tokens_of(model()?["preset"].as_str()?),
-            Kind::File => assumed_tokens(&model()?["hf"]),
+            Kind::Name => room_for_tokens_of(model()?["preset"].as_str()?),
+            Kind::File => room_for_tokens(&model()?["hf"]),
         }
     }
 

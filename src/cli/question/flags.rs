@@ -12,7 +12,7 @@ use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::clause;
 use crate::model::members::Kind;
-use crate::model::{nicknames as cards, parse_memory_limit};
+use crate::model::{MOST_ASSUMED, nicknames as cards, parse_memory_limit, same_value};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +80,10 @@ fn set(flags: &[MemberFlag]) -> Result<Vec<FlagValue>, CliError> {
     let mut set = Vec::new();
     for given in flags {
         let flag = format!("--{}", given.flag.name);
+        if given.text == "auto" && given.member.name != "device" {
+            output::note(&format!("{flag} auto is left out: it is as without it"));
+            continue;
+        }
         let mut place = given.place.clone();
         let value = value(&flag, given, &mut place)?;
         set.extend(value.map(|value| FlagValue::new(&flag, &place, value)));
@@ -105,12 +109,10 @@ fn adapter(given: &mut Vec<FlagValue>) {
                 lora.extend(new);
             }
             ("lora_target_modules", value) => {
-                let names = value.as_str().filter(|text| *text != "all-linear");
+                let (name, text) = ("target_modules", value.as_str());
+                let names = text.filter(|text| same_value(name, text).is_none());
                 let names = names.map(|text| text.split(',').collect::<Value>());
-                lora.insert(
-                    "target_modules".to_owned(),
-                    names.unwrap_or_else(|| value.clone()),
-                );
+                lora.insert(name.to_owned(), names.unwrap_or_else(|| value.clone()));
             }
             _ => return true,
         }
@@ -275,8 +277,14 @@ fn named(member: &str) -> Result<(&str, Value), CliError> {
     ))
 }
 
-/// The length that is asked about where no flag says one.
-pub(super) fn assumed_length(input: &Input, given: &[FlagValue]) -> Option<FlagValue> {
+/// The length that is asked about where no flag says one; `--seq-len max` is what the model has room for.
+pub(super) fn assumed_length(input: &Input, given: &mut [FlagValue]) -> Option<FlagValue> {
+    let is_most = |one: &&mut FlagValue| one.place == ["model", "seq_len"] && one.value == "max";
+    if let Some(most) = given.iter_mut().find(is_most) {
+        most.value = input
+            .room_for_tokens()
+            .map_or(Value::from("max"), Value::from);
+    }
     let says = |given: &FlagValue| {
         given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
     };
@@ -286,7 +294,7 @@ pub(super) fn assumed_length(input: &Input, given: &[FlagValue]) -> Option<FlagV
     Some(FlagValue::new(
         "--seq-len",
         &["model", "seq_len"],
-        Value::from(input.assumed_tokens()?),
+        Value::from(input.room_for_tokens()?.min(MOST_ASSUMED)),
     ))
 }
 
@@ -360,6 +368,10 @@ fn whole_of(value: &Value) -> Option<u64> {
 
 /// With `8k` written out, which is 8,192, of tokens or samples.
 fn thousands(text: &str) -> String {
+    // No length begins with a nought.
+    if let (true, Some(one)) = (text.contains(",0"), count(text)) {
+        return one.to_string();
+    }
     let separators = |of: char| ",-: ".contains(of);
     let written_out = |part: &str| {
         let number = part.trim_end_matches(separators);
@@ -370,9 +382,11 @@ fn thousands(text: &str) -> String {
         .collect()
 }
 
-/// A whole number as people write it: `1024`, `1_024`, `1k` or `1e3`.
+/// A whole number as people write it: `1024`, `1_024`, `1,024`, `1k` or `1e3`.
 pub(in crate::cli) fn count(text: &str) -> Option<u64> {
-    let text = text.trim().replace('_', "").to_lowercase();
+    let is_grouped = text.split(',').skip(1).all(|group| group.len() == 3);
+    let separators: &[char] = if is_grouped { &['_', ','] } else { &['_'] };
+    let text = text.trim().replace(separators, "").to_lowercase();
     let (number, times) = match (text.strip_suffix('k'), text.split_once('e')) {
         (Some(number), _) => (number, 1024),
         (_, Some((number, zeros))) => (number, 10u64.checked_pow(zeros.parse().ok()?)?),

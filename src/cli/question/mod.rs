@@ -217,7 +217,7 @@ fn read_with(
     if input.kind != Kind::Request {
         flags::autocast(&mut given);
     }
-    let assumed = flags::assumed_length(&input, &given);
+    let assumed = flags::assumed_length(&input, &mut given);
     let assumes_length = assumed.is_some();
     if let Some(assumed) = assumed {
         let tokens = &assumed.value;

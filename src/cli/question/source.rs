@@ -19,79 +19,30 @@ use crate::model::{RequestError, exported, of_family, preset, presets};
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 
 /// What stands before names: the address of a model's page, and where code has it.
-const PLACES: [&str; 5] = [
+const PLACES: [&str; 8] = [
     "https://huggingface.co/",
     "huggingface.co/",
     "hf.co/",
     "hf://",
     "torchvision.models.",
+    "models.",
+    "hf_hub:",
+    "hf-hub:",
 ];
 
 /// Extensions of files of weights.
 const WEIGHTS: [&str; 6] = ["safetensors", "pt", "pth", "bin", "ckpt", "gguf"];
 
-/// Beginnings of names of models that other libraries train, and these.
-const LIBRARIES: [(&str, &str); 7] = [
-    ("yolo rtdetr rt-detr ultralytics/", "ultralytics"),
-    (
-        "sd stable flux comfyui kohya pixart wan2 hunyuan cogvideo ltx- qwen-image qwen/qwen-image wan-ai/ tencent/hunyuan stabilityai/sd stabilityai/stable- black-forest-labs/ runwayml/ compvis/",
-        "diffusers",
-    ),
-    ("nnunet", "nnU-Net"),
-    ("openclip siglip laion/", "open_clip or transformers"),
-    (
-        "timm/ hf_hub:timm/ hf-hub:timm/ tf_ resnet26 resnet50d resnet101d resnetrs res2net seresnet eva mobilenetv4 nfnet resnetv2 deit efficientformer",
-        "timm",
-    ),
-    (
-        "llama2/ llama3/ llama3_1/ llama3_2/ llama3_3/ qwen2/ qwen2_5/ gemma2/ phi3/ phi4/ mistral/",
-        "torchtune",
-    ),
-    (
-        "faster_rcnn fasterrcnn mask_rcnn maskrcnn retinanet cascade_ detr",
-        "detectron2, torchvision's detection or transformers",
-    ),
-];
-
-/// Beginnings of names, without their owners, of transformers' models whose architecture is not built.
-const NOT_BUILT: &str = "sam gemma-3n gemma3n gemma-4 trocr donut vitmae musicgen speecht5 bark parakeet modernbert gte- nomic- starcoder gpt-neo- gpt-j gptj gpt-oss mamba mt5 \
-                         nllb opus-mt m2m100 longformer bigbird xlnet pegasus segformer beit blip llava smolvlm paligemma wav2vec2 hubert \
-                         wavlm layoutlm dinov3 swinv2 convnextv2 qwen2-vl qwen2.5-vl qwen3-vl llama-4-scout llama-4-maverick llama-3.2-11b llama-3.2-90b resnet- \
-                         detr- stablelm galactica internvl idefics olmo-3 siglip";
-
-/// What names of timm's weights have.
-const TIMM: [&str; 4] = ["_in1k", "_in12k", "_in21k", "_in22k"];
+/// Models of other libraries, and of transformers' architectures that are not built: how their names begin, how they do without their
+/// owners (`/`) or what they have in them (`*`), and whose they are.
+const LIBRARIES: &str = include_str!("libraries.txt");
 
 /// What names of models with quantized weights have.
 const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-fp8"];
 
-/// What trains by itself, by its extension, and a command that runs it; `{}` is the file.
-const SCRIPTS: [(&str, &str, &str); 6] = [
-    ("py", "a Python script", "python {}"),
-    ("ipynb", "a notebook", "ipython {}"),
-    ("sh", "a shell script", "bash {}"),
-    ("yaml", "a trainer's settings", "python train.py {}"),
-    ("yml", "a trainer's settings", "python train.py {}"),
-    (
-        "toml",
-        "a trainer's settings",
-        "python -m torchtitan.train --job.config_file {}",
-    ),
-];
-
-/// What settings in YAML have, and whose they are.
-const TRAINERS: [(&str, &str); 4] = [
-    (
-        "_component_",
-        "tune run full_finetune_single_device --config {}",
-    ),
-    (
-        "distributed_type",
-        "accelerate launch --config_file {} train.py",
-    ),
-    ("model_name_or_path", "llamafactory-cli train {}"),
-    ("base_model", "axolotl train {}"),
-];
+/// What trains by itself, by its extension, and a command that runs it, `{}` being the file; then what settings in YAML have, and the
+/// command of the trainer whose they are.
+const SCRIPTS: &str = include_str!("scripts.txt");
 
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
 pub(super) fn find(what: &Path) -> Result<Input, CliError> {
@@ -99,13 +50,20 @@ pub(super) fn find(what: &Path) -> Result<Input, CliError> {
         return detect_source("stdin", read_bytes(what)?);
     }
     let name = what.to_str().unwrap_or_default();
+    // As Python writes it: `resnet50(weights=None)`.
+    if let Some((class, _)) = name
+        .split_once('(')
+        .filter(|(class, _)| !class.is_empty() && !what.exists())
+    {
+        return find(Path::new(class));
+    }
     let page = PLACES.iter().find_map(|place| name.strip_prefix(place));
     if let Some(page) = page.filter(|page| !page.is_empty()) {
         let id: Vec<&str> = page.split(['/', '?']).take(2).collect();
         return find(Path::new(&id.join("/")));
     }
     // Ollama writes `llama3.1:8b`.
-    let preset = preset(&name.replace(':', "-")).map(|preset| preset.name);
+    let preset = preset(&name.replace(':', "-"));
     if let Some(problem) = script(what) {
         return Err(CliError::named(
             &shorten(&what.display().to_string()),
@@ -141,14 +99,18 @@ pub(super) fn find(what: &Path) -> Result<Input, CliError> {
     };
     match (preset, cached) {
         (Some(preset), None) => {
-            if is_alias(preset) {
+            if is_alias(preset.name) || !plain(preset.name).contains(&plain(name)) {
                 output::note(&format!(
-                    "{name} is taken as {preset}, which has the same shape"
+                    "{name} is taken as {} ({}), which has the same shape",
+                    preset.name,
+                    preset.size()
                 ));
             }
-            return Ok(Input::preset(preset));
+            return Ok(Input::preset(preset.name));
         }
-        (Some(preset), Some(_)) if !is_alias(preset) => return Ok(Input::preset(preset)),
+        (Some(preset), Some(_)) if !is_alias(preset.name) => {
+            return Ok(Input::preset(preset.name));
+        }
         (_, Some(config)) => return read(&config),
         (None, None) => {}
     }
@@ -174,11 +136,13 @@ fn script(what: &Path) -> Option<String> {
         return Some("these are weights; what takes memory is the model: its name, its config.json, or a function that builds it \
                      (`batchfit fit my.py:build`)".to_owned());
     }
-    let (_, kind, command) = SCRIPTS.iter().find(|(known, ..)| *known == extension)?;
+    let rows = || SCRIPTS.lines().filter_map(|line| line.split_once(" | "));
+    let (_, script) = rows().find(|(known, _)| *known == extension)?;
+    let (kind, command) = script.split_once(" | ")?;
     let is_read = kind.ends_with("settings") && what.is_file();
     let settings = is_read.then(|| read_bytes(what).ok()).flatten();
     let settings = String::from_utf8(settings.unwrap_or_default()).unwrap_or_default();
-    let own = TRAINERS.iter().find(|(key, _)| settings.contains(key));
+    let own = rows().find(|(key, own)| !own.contains(" | ") && settings.contains(key));
     let command = own.map_or(command, |(_, own)| own);
     let command = command.replace("{}", &shorten(&what.display().to_string()));
     let asks = hints::of_settings(&settings).map_or_else(String::new, |asks| format!("{asks}; "));
@@ -203,16 +167,16 @@ fn is_path(what: &Path) -> bool {
 /// What nothing is known by.
 fn unknown(what: &Path, name: &str) -> CliError {
     let lower = name.to_lowercase();
-    let begins = |names: &str, name: &str| {
-        let mut names = names.split_whitespace();
-        names.any(|one| name.starts_with(one))
-    };
     let last = lower.rsplit('/').next().unwrap_or_default();
-    let of = LIBRARIES
-        .iter()
-        .find_map(|(names, library)| begins(names, &lower).then_some(*library))
-        .or_else(|| begins(NOT_BUILT, last).then_some("transformers with this architecture"))
-        .or_else(|| TIMM.iter().any(|tag| lower.contains(tag)).then_some("timm"));
+    let is_called = |one: &str| match (one.strip_prefix('/'), one.strip_prefix('*')) {
+        (Some(own), _) => last.starts_with(own),
+        (_, Some(part)) => lower.contains(part),
+        _ => lower.starts_with(one),
+    };
+    let of = LIBRARIES.lines().find_map(|line| {
+        let (names, library) = line.split_once(" | ")?;
+        names.split(' ').any(is_called).then_some(library)
+    });
     let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
         "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
          virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"
@@ -262,10 +226,6 @@ fn unknown(what: &Path, name: &str) -> CliError {
 /// The model that a person means by a name that is no model's: one that it is short for or a variant of, or misspelt. Numbers are sizes and
 /// versions, so none differs.
 fn nearest(name: &str) -> Option<String> {
-    let plain = |text: &str| -> String {
-        let kept = text.chars().filter(char::is_ascii_alphanumeric);
-        kept.map(|c| c.to_ascii_lowercase()).collect()
-    };
     let digits = |text: &str| -> String { text.chars().filter(char::is_ascii_digit).collect() };
     let name = shorten(name);
     let wanted = plain(&name);
@@ -289,6 +249,12 @@ fn nearest(name: &str) -> Option<String> {
         RequestError::unknown("", "model", &name, near).nearest
     };
     found.map(str::to_owned).or_else(misspelt)
+}
+
+/// A name in small letters and digits.
+fn plain(text: &str) -> String {
+    let kept = text.chars().filter(char::is_ascii_alphanumeric);
+    kept.map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// Names less alike are of other models.

@@ -68,14 +68,14 @@ def fit(
     batch: Any = None,
     loss: Any = None,
     *,
-    on: str,
+    on: Optional[str] = None,
     amp: Optional[str] = None,
     precision: Optional[str] = None,
     target: Optional[int] = None,
     dtype: Any = None,
     **flags: Any,
 ) -> Answer:
-    """The largest batch of `model` that fits the card `on`, such as `"rtx4090"` or `"8xh100"`.
+    """The largest batch of `model` that fits the card `on`, such as `"rtx4090"` or `"8xh100"`; without one, a GPU of this machine.
 
     `model` is a name (`"resnet50"`, `"Qwen/Qwen2.5-7B"`), a file that the command reads, a module with an example `batch` and its `loss`
     as `batchfit.export` takes them, or what that gives. `amp` is `"bf16"` or `"fp16"`, `target` the samples of an optimizer step. Other
@@ -106,6 +106,9 @@ def _asked(what: str, given: Mapping[str, Any], name: Optional[str] = None) -> A
     with tempfile.TemporaryDirectory() as folder:
         document = Path(folder) / "document.json"
         text = _run([*arguments, "--document", str(document)])
+        if not document.exists():
+            # Several cards, or the common ones where there is no GPU.
+            raise FitError('one card is asked about at a time: on="rtx4090"')
         found = document.read_text(encoding="utf-8")
     if name is not None:
         # A graph has no name of its own.

@@ -6,14 +6,16 @@
 mod request;
 mod uploaded;
 
-pub use batchfit_models::huggingface::hub::{assumed_tokens, assumed_tokens_of};
+pub use batchfit_models::huggingface::hub::{
+    MOST_ASSUMED, assumed_tokens_of, room_for_tokens, room_for_tokens_of,
+};
 pub use batchfit_models::huggingface::{ASK_BF16, config_fields, of_another_library};
 pub use batchfit_models::presets::{
     Override, Preset, is_of_transformers, of_family, preset, presets,
 };
 pub use batchfit_models::{
     Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, PYTORCH, RequestError, Sampling,
-    exported, members,
+    exported, members, same_value,
 };
 pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,

@@ -112,12 +112,12 @@ const MORE_THAN_TOKENS: [&str; 5] = [
     "feat_extract_norm",
 ];
 
-/// Most tokens that are assumed.
-const MOST_ASSUMED: u64 = 2048;
+/// Most tokens that a person is taken to mean who does not say how many a sample has.
+pub const MOST_ASSUMED: u64 = 2048;
 
-/// The tokens of a sample that a person is taken to mean who does not say: as many as the config has room for, up to 2,048. Nothing
-/// for a config that does not say that its samples are tokens.
-pub fn assumed_tokens(config: &Value) -> Option<u64> {
+/// The most tokens that a sample may have, as the config says or as its weights were trained. Nothing for a config that does not say
+/// that its samples are tokens.
+pub fn room_for_tokens(config: &Value) -> Option<u64> {
     let has = |name: &&str| config.get(name).is_some();
     if !has(&"vocab_size") || MORE_THAN_TOKENS.iter().any(has) {
         return None;
@@ -131,13 +131,18 @@ pub fn assumed_tokens(config: &Value) -> Option<u64> {
         .find_map(|name| config.get(name)?.as_u64());
     let room = room.or(most)?;
     // RoBERTa's 514 positions are room for 512.
-    Some((room / 8 * 8).min(MOST_ASSUMED))
+    Some(room / 8 * 8)
 }
 
 /// The same for the preset of this name, where it has no length of its own.
-pub fn assumed_tokens_of(preset: &str) -> Option<u64> {
+pub fn room_for_tokens_of(preset: &str) -> Option<u64> {
     let open = find(preset).filter(|model| model.seq_len.is_none())?;
-    assumed_tokens(&open.config)
+    room_for_tokens(&open.config)
+}
+
+/// The tokens of a sample of this preset that a person is taken to mean who does not say.
+pub fn assumed_tokens_of(preset: &str) -> Option<u64> {
+    room_for_tokens_of(preset).map(|room| room.min(MOST_ASSUMED))
 }
 
 /// All models as presets.

@@ -48,6 +48,14 @@ pub struct Override {
 }
 
 impl Preset {
+    /// How many parameters it has, in a few letters: `26 M`, `7.6 B`.
+    pub fn size(&self) -> String {
+        match self.parameters as f64 / 1e6 {
+            millions @ ..1000.0 => format!("{millions:.0} M"),
+            millions => format!("{:.1} B", millions / 1000.0),
+        }
+    }
+
     /// The value of a field that a request leaves out.
     fn default(&self, field: &str) -> u64 {
         let change = self.overrides.iter().find(|change| change.name == field);
@@ -110,9 +118,15 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
         }
         let wanted = plain(name);
         let is_alias = |line: &&str| {
-            line.split_whitespace()
-                .skip(2)
-                .any(|one| plain(one) == wanted)
+            let mut names = line.split_whitespace().skip(2);
+            names.any(|one| plain(one) == wanted || short(one) == wanted)
+        };
+        let uploaded = || {
+            let (owner, own) = name.split_once('/')?;
+            let mut known = UPLOADERS.split(' ');
+            known
+                .any(|one| one.eq_ignore_ascii_case(owner))
+                .then(|| preset(own))?
         };
         let target = ALIASES
             .lines()
@@ -122,6 +136,7 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
         target
             .or_else(|| alone(|preset| short(preset.name) == wanted))
             .or_else(|| tuned(name))
+            .or_else(uploaded)
     })
 }
 
@@ -129,14 +144,11 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
 const ALIASES: &str = include_str!("aliases.txt");
 
 /// Whose models tuned for chats have the shape of the ones that they began as.
-const TUNERS: [&str; 6] = [
-    "",
-    "meta-llama/",
-    "Qwen/",
-    "google/",
-    "HuggingFaceTB/",
-    "unsloth/",
-];
+const TUNERS: [&str; 5] = ["", "meta-llama/", "qwen/", "google/", "huggingfacetb/"];
+
+/// Who uploads models of others again, in their own names.
+const UPLOADERS: &str =
+    "unsloth nousresearch huggyllama llm-research ai-modelscope modelscope redhatai neuralmagic";
 
 /// A name in small letters and digits, and the sign of another model: UNet++.
 fn plain(name: &str) -> String {
@@ -159,7 +171,7 @@ fn alone(is_it: impl Fn(&Preset) -> bool) -> Option<&'static Preset> {
 
 /// The model that one for chats began as: `Qwen/Qwen2.5-7B-Instruct` is as `Qwen/Qwen2.5-7B`.
 fn tuned(name: &str) -> Option<&'static Preset> {
-    let owner = &name[..name.rfind('/').map_or(0, |at| at + 1)];
+    let owner = name[..name.rfind('/').map_or(0, |at| at + 1)].to_lowercase();
     let base = |name: &str| {
         let mut base = short(name).trim_start_matches("meta").to_owned();
         for suffix in ["hf", "instruct", "chat", "it", "pt", "base"] {
@@ -169,11 +181,10 @@ fn tuned(name: &str) -> Option<&'static Preset> {
     };
     let wanted = base(name);
     let is_owned = |preset: &Preset| {
-        ["", "unsloth/"].contains(&owner) && preset.name.contains('/')
-            || preset.name.starts_with(owner)
+        preset.name.contains('/') && preset.name.to_lowercase().starts_with(&owner)
     };
     TUNERS
-        .contains(&owner)
+        .contains(&&*owner)
         .then(|| alone(|preset| is_owned(preset) && base(preset.name) == wanted))?
 }
 
@@ -190,13 +201,8 @@ pub fn of_family(name: &str) -> Option<String> {
     if wanted.len() < 3 || found.len() < 2 {
         return None;
     }
-    let named = found.iter().take(MOST).map(|preset| {
-        let millions = preset.parameters as f64 / 1e6;
-        match millions {
-            ..1000.0 => format!("{} ({millions:.0} M)", preset.name),
-            _ => format!("{} ({:.1} B)", preset.name, millions / 1000.0),
-        }
-    });
+    let named = found.iter().take(MOST);
+    let named = named.map(|preset| format!("{} ({})", preset.name, preset.size()));
     let named: Vec<String> = named.collect();
     let more = match found.len().saturating_sub(MOST) {
         0 => String::new(),

@@ -136,7 +136,7 @@ pub(super) fn word(what: &str, word: &str) -> Option<ValueSynonym> {
 }
 
 /// The word of a request for a spelling that means exactly the same, such as `bfloat16` and `AdamW`.
-pub(super) fn same(what: &str, word: &str) -> Option<&'static str> {
+pub fn same(what: &str, word: &str) -> Option<&'static str> {
     match values::of(what, &normal(word))? {
         (ValueSynonym::Is(word), true) => Some(word),
         _ => None,

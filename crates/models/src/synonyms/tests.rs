@@ -26,6 +26,7 @@ fn every_word_is_there_once_and_leads_to_one_of_ours() {
         .chain(["flash_attention_2", "flash_attention_3"])
         .chain(["causal_lm", "masked_lm", "question_answering"])
         .chain(["sequence_classification", "token_classification"])
+        .chain(["all-linear"])
         .collect();
     let mut seen = BTreeSet::new();
     let mut is_other = |word: &'static str| {

@@ -36,7 +36,7 @@ pub(crate) fn implied(word: &str, member: &str) -> Option<&'static str> {
 const TABLE: &str = include_str!("values.txt");
 
 /// What a kind of value is called, and its field.
-const KINDS: [(&str, &str); 13] = [
+const KINDS: [(&str, &str); 14] = [
     ("precision", "precision"),
     ("optimizer", "optimizer"),
     ("optimizer implementation", "optimizer_impl"),
@@ -50,6 +50,7 @@ const KINDS: [(&str, &str); 13] = [
     ("attention", "attn_implementation"),
     ("task", "task"),
     ("cache", "cache"),
+    ("target_modules", "target_modules"),
 ];
 
 /// What others write in a field, what it is, and whether it is taken.

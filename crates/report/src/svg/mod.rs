@@ -21,17 +21,18 @@ const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = WIDTH - 36.0;
 
-/// Colours that differ in brightness too, so that they survive a black and white printer.
+/// Colours of the page that differ in brightness too, so that they survive a black and white printer: none of them is a category's but
+/// that of tensors.
 mod colour {
     pub(super) const INK: &str = "#1f2933";
     pub(super) const QUIET: &str = "#66727f";
     pub(super) const GRID: &str = "#e4e8ec";
-    pub(super) const ALLOCATED: &str = "#2f6fb0";
-    pub(super) const RESERVED: &str = "#f0a63c";
-    pub(super) const FREE: &str = "#f7d9a8";
-    pub(super) const PENDING: &str = "#8a63b5";
+    pub(super) const ALLOCATED: &str = "#3a7bd5";
+    pub(super) const RESERVED: &str = "#24292f";
+    pub(super) const FREE: &str = "#d0d7de";
+    pub(super) const PENDING: &str = "#8c959f";
     pub(super) const ROUNDING: &str = "#123a63";
-    pub(super) const LIMIT: &str = "#c03434";
+    pub(super) const LIMIT: &str = "#b3261e";
 }
 
 /// Draws memory over time, and the segments and blocks at the peak.

@@ -228,7 +228,14 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
 pub(in crate::model::request) fn requested(
     fields: &Fields<'_>,
 ) -> Result<Option<Share>, RequestError> {
-    let fraction: Option<f64> = fields.read("headroom")?;
+    let share = |refused: RequestError| RequestError {
+        problem: format!(
+            "{}; it is a share of the limit, 0.05 for a twentieth; bytes are left free by a `memory_limit` of so much less, and a headroom of 0",
+            refused.problem
+        ),
+        ..refused
+    };
+    let fraction: Option<f64> = fields.read("headroom").map_err(share)?;
     Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }
 

@@ -82,11 +82,12 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         let note = None;
         return Ok(On { card, count, note });
     }
-    let called_so = |card: &&Card| is_called(card, &wanted);
-    let of_family = |card: &&Card| family(card) == wanted || family(card) == format!("rtx{wanted}");
-    let mut found: Vec<&Card> = CARDS.iter().filter(called_so).collect();
-    if found.is_empty() {
-        found = CARDS.iter().filter(of_family).collect();
+    let mut found = called(&wanted);
+    // `RTX 4090 24GB` says what it has as well.
+    if let (true, Some((own, size))) = (found.is_empty(), name.trim().rsplit_once(' ')) {
+        let is_so = described(size);
+        found = called(&plain(own));
+        found.retain(|card| is_so.iter().any(|one| one.name == card.name));
     }
     if let (true, Some((of, note))) = (found.is_empty(), same(name)) {
         let on = parse(of)?;
@@ -128,6 +129,17 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
             })
         }
     }
+}
+
+/// The cards of this plain name, or of this family.
+fn called(wanted: &str) -> Vec<&'static Card> {
+    let called_so = |card: &&Card| is_called(card, wanted);
+    let of_family = |card: &&Card| family(card) == wanted || family(card) == format!("rtx{wanted}");
+    let found: Vec<&Card> = CARDS.iter().filter(called_so).collect();
+    if found.is_empty() {
+        return CARDS.iter().filter(of_family).collect();
+    }
+    found
 }
 
 /// The cards that a description such as `24GB` or `sm_89,16GB,34sm` is true of: compute capability, memory as it is sold, multiprocessors.

@@ -236,14 +236,14 @@ export class Timeline {
     context.stroke();
     if (limit !== null && limit < view.high) {
       context.setLineDash([6, 4]);
-      context.strokeStyle = palette.css("--step-limit");
+      context.strokeStyle = palette.css("--limit");
       context.beginPath();
       context.moveTo(left, this.#y(limit));
       context.lineTo(left + width, this.#y(limit));
       context.stroke();
       context.setLineDash([]);
     }
-    context.fillStyle = palette.css("--step-limit");
+    context.fillStyle = palette.css("--limit");
     for (const event of steps.refused.event) {
       if (event < view.from || event >= view.to) continue;
       context.fillRect(left + this.placeOf(event) * width - 1, top, 2, height);
