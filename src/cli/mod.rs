@@ -81,6 +81,23 @@ impl From<Outcome> for ExitCode {
     }
 }
 
+/// What is logged, and whether requests are.
+fn logged(arguments: &Arguments) -> (Targets, LevelFilter) {
+    // A slow disk is no trouble of a command's.
+    let (level, of_database) = match arguments.command {
+        Command::Serve(_) | Command::Agent(_) => (LevelFilter::INFO, LevelFilter::INFO),
+        _ => (LevelFilter::WARN, LevelFilter::ERROR),
+    };
+    let access = match &arguments.command {
+        Command::Serve(serve) if serve.access_log => LevelFilter::INFO,
+        _ => LevelFilter::OFF,
+    };
+    let usual = Targets::new()
+        .with_target("sqlx", of_database)
+        .with_default(level);
+    (arguments.log.clone().unwrap_or(usual), access)
+}
+
 /// Runs the command that the process was started with. A service first does what is good for a process that stays.
 pub fn run(before_serving: fn()) -> ExitCode {
     if let Some(code) = supervised::run_if_asked() {
@@ -93,20 +110,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
     };
-    // A slow disk is no trouble of a command's.
-    let (level, of_database) = match arguments.command {
-        Command::Serve(_) | Command::Agent(_) => (LevelFilter::INFO, LevelFilter::INFO),
-        _ => (LevelFilter::WARN, LevelFilter::ERROR),
-    };
-    let access = match &arguments.command {
-        Command::Serve(serve) if serve.access_log => LevelFilter::INFO,
-        _ => LevelFilter::OFF,
-    };
-    let filter = arguments.log.unwrap_or_else(|| {
-        Targets::new()
-            .with_target("sqlx", of_database)
-            .with_default(level)
-    });
+    let (filter, access) = logged(&arguments);
     log_to_stderr(filter, access, arguments.log_format);
     heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {

@@ -217,9 +217,8 @@ fn grouped(command: &Command) -> String {
         !GROUPS.iter().any(|(_, names)| names.split(' ').any(is_it))
     };
     let groups = GROUPS.iter().map(|(heading, names)| {
-        let names = names.split(' ');
-        let named = names.filter_map(|name| command.find_subcommand(name));
-        (*heading, named.collect::<Vec<_>>())
+        let members = { names.split(' ') }.filter_map(|name| command.find_subcommand(name));
+        (*heading, members.collect::<Vec<_>>())
     });
     for (heading, members) in
         groups.chain([("Work on batchfit", visible().filter(of_none).collect())])

@@ -53,15 +53,17 @@ fn row(flag: &str, separator: &str) -> Option<&'static str> {
         .to_lowercase()
         .replace('_', "-");
     let find = |name: &str| {
-        let kinds = [" = ", " | "];
-        let rows = HINTS.lines().filter_map(|line| {
-            let kind = kinds.into_iter().find(|kind| line.contains(kind))?;
-            Some((kind, line.split_once(kind)?))
-        });
-        let mut named = rows.filter(|(_, (names, _))| names.split(' ').any(|it| it == name));
-        named.next()
+        HINTS.lines().find_map(|line| {
+            let mut kinds = [" = ", " | "].into_iter();
+            let kind = kinds.find(|kind| line.contains(kind))?;
+            let (names, said) = line.split_once(kind)?;
+            names
+                .split(' ')
+                .any(|it| it == name)
+                .then_some((kind, said))
+        })
     };
-    let (kind, (_, said)) = find(&name).or_else(|| find(name.split_once('.')?.1))?;
+    let (kind, said) = find(&name).or_else(|| find(name.split_once('.')?.1))?;
     (kind == separator).then_some(said)
 }
 
@@ -141,11 +143,9 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
         .unwrap_or(flag);
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
     let is_asking = ASKING.contains(&command);
-    if kind == ErrorKind::UnknownArgument
-        && (is_asking || command == "run")
-        && !flag.starts_with('-')
-        && let Some(joined) = continued(command, flag, typed)
-    {
+    let is_word = kind == ErrorKind::UnknownArgument && !flag.starts_with('-');
+    let is_part = is_word && (is_asking || command == "run");
+    if let Some(joined) = is_part.then(|| continued(command, flag, typed)).flatten() {
         return Some(joined);
     }
     if kind != ErrorKind::UnknownArgument || !(is_card || is_asking) {
@@ -219,12 +219,10 @@ fn continued(command: &str, word: &str, typed: &[OsString]) -> Option<(Vec<OsStr
     let parts = typed[start..end].iter().map(|it| it.to_string_lossy());
     let parts: Vec<_> = parts.collect();
     let has_model = parts.iter().any(|it| preset(it).is_some());
-    let (whole, is_value) = if flag == "--on" {
-        let whole = parts.join(" ");
-        let is_card = nicknames::parse(&whole).is_ok();
-        (whole, is_card)
-    } else {
-        (parts.join(","), command != "run" && !has_model)
+    let whole = parts.join(if flag == "--on" { " " } else { "," });
+    let is_value = match flag {
+        "--on" => nicknames::parse(&whole).is_ok(),
+        _ => command != "run" && !has_model,
     };
     let words = [&typed[..start], &[OsString::from(&whole)], &typed[end..]].concat();
     let written = pasted(&[flag.to_owned(), whole]);
@@ -236,11 +234,8 @@ const LEFT_OUT: &str = "-";
 
 /// The flag of this program that is written so with underscores or as the last part of a path, and whether it takes a value.
 fn dashed(command: &str, flag: &str) -> Option<String> {
-    let name = flag
-        .trim_start_matches('-')
-        .rsplit('.')
-        .next()?
-        .replace('_', "-");
+    let last = flag.trim_start_matches('-').rsplit('.').next()?;
+    let name = last.replace('_', "-");
     let commands = Arguments::command();
     let mut flags = commands.find_subcommand(command)?.get_arguments();
     let is_it = |own: &&clap::Arg| {
@@ -377,13 +372,7 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             let is_near = near.is_some_and(|near| is_misspelt(&flag, &near));
             if command == "run" && !is_near && typed.iter().any(|it| it == "--") {
                 let mut words = typed.to_vec();
-                while let Some(error) = problem(&mut words).filter(|it| it.kind() == ErrorKind::UnknownArgument) {
-                    let own = error.get(ContextKind::InvalidArg)?.to_string();
-                    let count = words.len();
-                    let value = removed(&mut words, &own);
-                    if words.len() == count {
-                        return None;
-                    }
+                while let Some((own, _, value)) = unknown_word(&mut words) {
                     words.extend([own].into_iter().chain(value).map(OsString::from));
                 }
                 return Some(format!("run has no {flag}; your script's flags stand behind it: `batchfit {}`", shell(&words[1..])));
@@ -429,15 +418,19 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
     }
 }
 
+/// Takes the first of these words out that is unknown, and its value: the word, what is spelt alike, the value.
+fn unknown_word(words: &mut Vec<OsString>) -> Option<(String, Option<String>, Option<String>)> {
+    let error = problem(words).filter(|it| it.kind() == ErrorKind::UnknownArgument)?;
+    let text = |kind| error.get(kind).map(ToString::to_string);
+    let (word, count) = (text(ContextKind::InvalidArg)?, words.len());
+    let value = removed(words, &word);
+    (words.len() < count).then(|| (word, text(ContextKind::SuggestedArg), value))
+}
+
 /// What is said of all that is unknown among the words of a question, of what is alike together.
 fn unknown(command: &str, typed: &[OsString]) -> Option<String> {
     let (mut said, mut words) = (Vec::<(String, String)>::new(), typed.to_vec());
-    while let Some(error) = problem(&mut words).filter(|it| it.kind() == ErrorKind::UnknownArgument)
-    {
-        let flag = error.get(ContextKind::InvalidArg)?.to_string();
-        let near = error
-            .get(ContextKind::SuggestedArg)
-            .map(ToString::to_string);
+    while let Some((flag, near, _)) = unknown_word(&mut words) {
         let is_flag = flag.starts_with('-') || flag.contains('=');
         let flag = flag.split('=').next()?.to_owned();
         let advice = match (row(&flag, " | "), near) {
@@ -456,16 +449,15 @@ fn unknown(command: &str, typed: &[OsString]) -> Option<String> {
             Some((flags, _)) => flags.extend([", ", &flag]),
             None => said.push((flag.clone(), advice)),
         }
-        let count = words.len();
-        removed(&mut words, &flag);
-        if words.len() == count || !is_flag {
+        if !is_flag {
             break;
         }
     }
-    let said = said
+    let lines = said
         .iter()
         .map(|(flags, advice)| format!("there is no {flags}; {advice}"));
-    Some(said.collect::<Vec<_>>().join("\n"))
+    let lines: Vec<_> = lines.collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// What is said of other flags.
