@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::http::Request;
 use batchfit::jobs::{Engine, FitEngine, Limits, UploadLimits};
 use serde_json::Value;
+use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -58,7 +59,7 @@ pub(super) fn forget(directory: &TempDir) {
             let mut connection = PgConnection::connect(&server).await.unwrap();
             // What the service was at may hold a table of it: of two that wait for each other PostgreSQL ends one, and that may be this.
             while let Err(error) = connection.execute(AssertSqlSafe(statement.clone())).await {
-                let code = error.as_database_error().and_then(|error| error.code());
+                let code = error.as_database_error().and_then(DatabaseError::code);
                 assert_eq!(code.as_deref(), Some("40P01"), "{error}");
             }
             connection.close().await.unwrap();
