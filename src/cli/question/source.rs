@@ -19,13 +19,12 @@ use crate::model::{RequestError, exported, of_family, preset, presets};
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
 
 /// What stands before names: the address of a model's page, and where code has it.
-const PLACES: [&str; 8] = [
+const PLACES: [&str; 7] = [
     "https://huggingface.co/",
     "huggingface.co/",
     "hf.co/",
     "hf://",
     "torchvision.models.",
-    "models.",
     "hf_hub:",
     "hf-hub:",
 ];
@@ -58,6 +57,12 @@ pub(super) fn find(what: &Path) -> Result<Input, CliError> {
         return find(Path::new(class));
     }
     let page = PLACES.iter().find_map(|place| name.strip_prefix(place));
+    // A file may be called `models.py`.
+    let short = || {
+        name.strip_prefix("models.")
+            .filter(|own| preset(own).is_some())
+    };
+    let page = page.or_else(short);
     if let Some(page) = page.filter(|page| !page.is_empty()) {
         let id: Vec<&str> = page.split(['/', '?']).take(2).collect();
         return find(Path::new(&id.join("/")));
