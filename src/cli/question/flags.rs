@@ -80,7 +80,11 @@ fn set(flags: &[MemberFlag]) -> Result<Vec<FlagValue>, CliError> {
     let mut set = Vec::new();
     for given in flags {
         let flag = format!("--{}", given.flag.name);
-        if given.text == "auto" && given.member.name != "device" {
+        let knows_auto = match given.member.kind {
+            Kind::Word(_, words) | Kind::Words(words) => words().contains(&"auto"),
+            _ => given.member.name == "device",
+        };
+        if given.text == "auto" && !knows_auto {
             output::note(&format!("{flag} auto is left out: it is as without it"));
             continue;
         }
@@ -109,9 +113,11 @@ fn adapter(given: &mut Vec<FlagValue>) {
                 lora.extend(new);
             }
             ("lora_target_modules", value) => {
-                let (name, text) = ("target_modules", value.as_str());
-                let names = text.filter(|text| same_value(name, text).is_none());
-                let names = names.map(|text| text.split(',').collect::<Value>());
+                let name = "target_modules";
+                let names = value.as_str().map(|text| match same_value(name, text) {
+                    Some(word) => Value::from(word),
+                    None => text.split(',').collect(),
+                });
                 lora.insert(name.to_owned(), names.unwrap_or_else(|| value.clone()));
             }
             _ => return true,

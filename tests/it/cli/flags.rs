@@ -318,7 +318,7 @@ fn flags_that_contradict_each_other_are_refused() {
         ),
         (
             ["--on", "h100", "--preciison", "fp32"],
-            "a similar argument exists: '--precision'",
+            "there is no --preciison; did you mean --precision?",
         ),
     ] {
         let said = refused(&arguments);
