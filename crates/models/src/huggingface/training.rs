@@ -7,7 +7,6 @@ use crate::Globs;
 use crate::compile::in_short;
 use crate::fields::Fields;
 use crate::huggingface::prelude::*;
-use crate::synonyms::same;
 use crate::tracing::{Lora, Targets, Trained, prefixes};
 
 /// Most patterns and names of modules read, and the longest of them.
@@ -237,9 +236,7 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, RequestError> {
     let lora = Fields::of(value, &fields.at("lora"), "lora", &LORA)?;
     let targets = match lora.get("target_modules") {
         None => None,
-        Some(all) if same("target_modules", all.as_str().unwrap_or_default()).is_some() => {
-            Some(Targets::AllLinear)
-        }
+        Some(value) if value.as_str() == Some("all-linear") => Some(Targets::AllLinear),
         Some(_) => {
             let names = lora.texts("target_modules")?.unwrap_or_default();
             check_names(&names, &lora.at("target_modules"))?;
