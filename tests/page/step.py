@@ -46,9 +46,8 @@ class Pages:
         return [each for watched in self.watched for each in watched.errors + watched.foreign()]
 
 
-def opened(pages, url, address, width=1280, dark=False):
-    scheme = "dark" if dark else "light"
-    context = pages.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+def opened(pages, url, address):
+    context = pages.browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     context.set_default_timeout(SECONDS * 1000)
     pages.watched.append(Watched(context, url))
     page = context.new_page()
@@ -201,24 +200,26 @@ def hostile_names(pages, url):
 
 def everybody(pages, url, pictures):
     for address, what in [(STEP, "step"), ("#/step", "snapshot")]:
-        for dark in (False, True):
+        page = opened(pages, url, address)
+        if what == "snapshot":
+            page.locator("#step-file").set_input_files(PLANTED / "fragmentation.pickle.gz")
+        timeline(page).focus()
+        page.keyboard.press("ArrowUp")
+        if what == "snapshot":
+            page.locator("section[aria-labelledby=step-settings] tbody tr").first.wait_for()
+        said(page, " ")  # what the key chose: the page is drawn
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
             for width in (1280, 360):
-                page = opened(pages, url, address, width=width, dark=dark)
-                if what == "snapshot":
-                    page.locator("#step-file").set_input_files(PLANTED / "fragmentation.pickle.gz")
-                timeline(page).focus()
-                page.keyboard.press("ArrowUp")
-                if what == "snapshot":
-                    page.locator("section[aria-labelledby=step-settings] tbody tr").first.wait_for()
-                said(page, " ")  # what the key chose: the page is drawn
+                page.set_viewport_size({"width": width, "height": 900})
                 found = violations(page)
-                shape = f"{what}-{width}-{'dark' if dark else 'light'}"
+                shape = f"{what}-{width}-{scheme}"
                 yield check(f"axe finds nothing: {shape}", not found, json.dumps(found, indent=1))
                 wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
                 yield check(f"nothing sticks out: {shape}", wide <= 0, wide)
                 if pictures:
                     page.screenshot(path=f"{pictures}/{shape}.png", full_page=True)
-                page.context.close()
+        page.context.close()
 
 
 def main():
