@@ -17,7 +17,7 @@ use batchfit::compile::compile;
 use batchfit::device::cuda::{CudaLauncher, CudaMemory, Gpu, LauncherOptions, cards};
 use batchfit::device::sim::SimulatedLauncher;
 use batchfit::device::{Launch, LaunchError, Launcher, StepReport};
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use batchfit::probe::{Detail, Evidence, Probe, ProbeReport, Resources};
 use batchfit::program::{Convolution, Kernel, Program};
 use batchfit::units::Bytes;
@@ -224,7 +224,7 @@ fn recorded_cases_run() {
         let case: Case = serde_json::from_str(line).unwrap();
         let document = RequestDocument::from_json(&fs::read(&case.request).unwrap()).unwrap();
         let model = fs::read(&case.model).unwrap();
-        let request = Request::parse_with_model(document, &model).unwrap();
+        let request = Request::parse(document.with_files(ModelFiles::Graph(model))).unwrap();
         let graph = request.graph().unwrap();
         let settings: Settings = request.allocator.parse().unwrap();
         let program = compile(&graph, &request.variants[0], gpu.facts().capability).unwrap();

@@ -16,7 +16,7 @@ use batchfit::device::cuda::{
     Tf32, read_tensors, write_tensors,
 };
 use batchfit::limits::Cancel;
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use batchfit::probe::{Detail, Evidence, Probe, Resources};
 use serde_json::json;
 
@@ -64,7 +64,7 @@ fn one_of_several() {
     let request = match setting("MODEL") {
         Some(model) => {
             let model = fs::read(model).unwrap();
-            Request::parse_with_model(document, &model).unwrap()
+            Request::parse(document.with_files(ModelFiles::Graph(model))).unwrap()
         }
         None => Request::parse(document).unwrap(),
     };

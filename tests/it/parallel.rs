@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
 use batchfit::limits::Cancel;
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use batchfit::probe::Detail;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -101,7 +101,7 @@ fn request(case: &Case, limit: Option<u64>) -> Request {
         other => panic!("no graph of {other}"),
     };
     let graph = std::fs::read(golden(graph)).unwrap();
-    Request::parse_with_model(document, &graph).unwrap()
+    Request::parse(document.with_files(ModelFiles::Graph(graph))).unwrap()
 }
 
 fn engine() -> FitEngine {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use batchfit::jobs::{Engine, FitEngine, Isolation, Work};
 use batchfit::limits::Cancel;
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use batchfit::probe::Detail;
 use serde::Deserialize;
 
@@ -67,7 +67,7 @@ fn request(case: &str, limit: Option<String>) -> Request {
     }
     let model = case.split('-').next().unwrap();
     let graph = std::fs::read(golden().join(format!("exported/{model}.json.gz"))).unwrap();
-    Request::parse_with_model(document, &graph).unwrap()
+    Request::parse(document.with_files(ModelFiles::Graph(graph))).unwrap()
 }
 
 fn engine() -> FitEngine {

@@ -32,7 +32,7 @@ pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use hints::{one_batch, pasted};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::{Batch, MemberFlag, RequestFlags};
+pub(in crate::cli) use question::{Batch, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{

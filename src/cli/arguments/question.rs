@@ -7,7 +7,7 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser, ValuePar
 use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::cli::question::count;
+use crate::cli::question::{FlagValue, count};
 use crate::device::sim;
 use crate::model::members::{Flag, Heading, Kind, Member, REQUEST};
 use crate::probe::LARGEST_BATCH;
@@ -15,22 +15,10 @@ use crate::probe::LARGEST_BATCH;
 /// What is asked: a model or a request, and a flag for each member of a request.
 #[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct RequestFlags {
-    /// Flags that set members as they are written.
-    pub(in crate::cli) members: Vec<MemberFlag>,
+    /// Flags that set members, each with the text that it was given.
+    pub(in crate::cli) members: Vec<FlagValue>,
     /// The others.
     pub(in crate::cli) own: OwnFlags,
-}
-
-/// A flag that was given, of a member of a request.
-///
-/// The value is text: the one reader of requests says what is wrong with it.
-#[derive(Debug, Clone)]
-pub(in crate::cli) struct MemberFlag {
-    /// The names on the way to the member, and its own.
-    pub(in crate::cli) place: Vec<&'static str>,
-    pub(in crate::cli) member: &'static Member,
-    pub(in crate::cli) flag: &'static Flag,
-    pub(in crate::cli) text: String,
 }
 
 /// Flags that are no member's, or a member's in other words.
@@ -99,8 +87,8 @@ const FIRST: [&str; 6] = ["precision", "amp", "on", "device", "target", "world-s
 impl RequestFlags {
     /// What was given to a flag of this name.
     pub(in crate::cli) fn text(&self, flag: &str) -> Option<&str> {
-        let given = self.members.iter().find(|given| given.flag.name == flag);
-        given.map(|given| &*given.text)
+        let given = self.members.iter().find(|given| given.is_of(flag));
+        given.and_then(|given| given.value.as_str())
     }
 
     /// Whether a flag sets this member of the request.
@@ -175,7 +163,7 @@ fn argument(member: &Member, flag: &Flag) -> Arg {
 }
 
 /// The flags of members below these headings that were given.
-pub(super) fn set_members(headings: &[Heading], matches: &ArgMatches) -> Vec<MemberFlag> {
+pub(super) fn set_members(headings: &[Heading], matches: &ArgMatches) -> Vec<FlagValue> {
     let flags = REQUEST.flags().into_iter();
     let ours = flags.filter(|(.., flag)| headings.contains(&flag.heading));
     let given = ours.filter_map(|(place, member, flag)| {
@@ -183,12 +171,7 @@ pub(super) fn set_members(headings: &[Heading], matches: &ArgMatches) -> Vec<Mem
             Some(_) => matches.get_one::<String>(flag.name).cloned(),
             None => matches.get_flag(flag.name).then(|| "true".to_owned()),
         };
-        Some(MemberFlag {
-            place,
-            member,
-            flag,
-            text: text?,
-        })
+        Some(FlagValue::of_member(flag, &place, member, text?))
     });
     given.collect()
 }

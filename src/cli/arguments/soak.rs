@@ -3,8 +3,9 @@
 use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::question::{MemberFlag, arguments, set_members};
+use super::question::{arguments, set_members};
 use super::{AskCudnn, Batch, RequestFlags, help};
+use crate::cli::question::FlagValue;
 use crate::model::members::Heading;
 
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ const OF_SOAK: &[Heading] = &[Heading::Soak];
 
 /// What a training is made of.
 #[derive(Debug)]
-pub(in crate::cli) struct SoakFlags(pub(in crate::cli) Vec<MemberFlag>);
+pub(in crate::cli) struct SoakFlags(pub(in crate::cli) Vec<FlagValue>);
 
 impl Args for SoakFlags {
     fn augment_args(command: Command) -> Command {

@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
             flags.own.model = Some(graph.to_path_buf());
             flags
                 .members
-                .retain(|given| !python::export::SIZES.contains(&given.flag.name));
+                .retain(|given| !python::export::SIZES.iter().any(|size| given.is_of(size)));
         }
         let asked = question::read_and(&flags, again.transpose()?, course)?;
         let asked = asked.with_recorder(recorder.is_some());

@@ -6,11 +6,11 @@ use std::io::Cursor;
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::document::{Files, Input};
+use super::document::{self, Kind};
 use super::flags::WAYS;
 use crate::limits::{Text, shorten};
 use crate::model::members::REQUEST;
-use crate::model::{RequestDocument, RequestError, exported, of_another_library};
+use crate::model::{ModelFiles, RequestDocument, RequestError, exported, of_another_library};
 use crate::recorded;
 
 /// What is read, for errors about everything else.
@@ -27,18 +27,21 @@ const OF_GRAPHS: [&str; 2] = ["graph_module", "range_constraints"];
 const MOST_MEMBERS: usize = 1000;
 
 /// Tells what these bytes are; the error is a clause about the file that they are from.
-pub(super) fn tell(bytes: Vec<u8>) -> Result<Input, RequestError> {
+pub(super) fn tell(bytes: Vec<u8>) -> Result<(RequestDocument, Kind), RequestError> {
+    let request = |document| (document, Kind::Request);
+    let of = |files| Ok((document::empty().with_files(files), Kind::File));
     if exported::is_archive(&bytes) {
         let model = exported::model_of_archive(Cursor::new(bytes));
-        return model
-            .map(|graph| Input::file(Files::Graph(graph)))
-            .map_err(|error| RequestError::at("", error.to_string()));
+        return match model {
+            Ok(graph) => of(ModelFiles::Graph(graph)),
+            Err(error) => Err(RequestError::at("", error.to_string())),
+        };
     }
     if recorded::is_recording(&bytes) {
-        return Ok(Input::file(Files::Recordings(vec![bytes])));
+        return of(ModelFiles::Recordings(vec![bytes], Vec::new()));
     }
     if bytes.starts_with(b"\x1f\x8b") {
-        return Ok(Input::file(Files::Graph(bytes)));
+        return of(ModelFiles::Graph(bytes));
     }
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = text.trim_ascii_start();
@@ -47,14 +50,14 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Input, RequestError> {
     }
     let Ok(members) = members(text) else {
         // The reader of requests says what is wrong with the JSON, and where.
-        return RequestDocument::from_bytes(bytes).map(Input::request);
+        return RequestDocument::from_bytes(bytes).map(request);
     };
     let has = |known: &[&str]| members.iter().any(|member| known.contains(&&**member));
     if has(&OF_GRAPHS) {
-        return Ok(Input::file(Files::Graph(bytes)));
+        return of(ModelFiles::Graph(bytes));
     }
     if has(&OF_CONFIGS) && !has(&["model"]) {
-        return Ok(Input::config(&String::from_utf8_lossy(text)));
+        return Ok((document::config(&String::from_utf8_lossy(text)), Kind::File));
     }
     let is_member = |name: &str| members.iter().any(|member| member == name);
     if let Some(problem) = of_a_trainer(text, is_member).filter(|_| !is_member("model")) {
@@ -70,7 +73,7 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<Input, RequestError> {
         known().any(|name| name == member) || nearest.nearest.is_some()
     };
     if members.is_empty() || members.iter().any(alike) {
-        return RequestDocument::from_bytes(bytes).map(Input::request);
+        return RequestDocument::from_bytes(bytes).map(request);
     }
     let first: Vec<String> = members
         .iter()

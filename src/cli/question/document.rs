@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::flags::FlagValue;
 use crate::cli::error::CliError;
-use crate::model::{Request, RequestDocument, RequestError, room_for_tokens, room_for_tokens_of};
+use crate::model::{ModelFiles, RequestDocument, room_for_tokens, room_for_tokens_of};
 
 /// Where a model is in a request.
 const MODEL: &str = "model";
@@ -18,14 +18,6 @@ const SIZES: [&str; 2] = ["seq_len", "image_size"];
 
 /// Largest description of a model, in bytes, whose members flags change: only graphs and lists of layers are larger.
 const LARGEST_CHANGED: usize = 1 << 20;
-
-/// What is asked as it was given: a request, and the contents of files in the place of its model.
-#[derive(Debug)]
-pub(super) struct Input {
-    document: RequestDocument,
-    files: Option<Files>,
-    pub(super) kind: Kind,
-}
 
 /// What WHAT is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,111 +30,63 @@ pub(super) enum Kind {
     File,
 }
 
-/// Contents of files that take the place of a request's model.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Files {
-    /// An exported graph, compressed or not.
-    Graph(Vec<u8>),
-    /// Recordings of PyTorch's allocator.
-    Recordings(Vec<Vec<u8>>),
+/// A request with nothing in it.
+pub(super) fn empty() -> RequestDocument {
+    RequestDocument::from(Value::Object(Map::new()))
 }
 
-impl Input {
-    /// A request.
-    pub(super) fn request(document: RequestDocument) -> Input {
-        Input {
-            document,
-            files: None,
-            kind: Kind::Request,
+/// The model of this name.
+pub(super) fn preset(name: &str) -> RequestDocument {
+    described("preset", &Value::from(name).to_string())
+}
+
+/// A model by the text of its Hugging Face config.
+pub(super) fn config(text: &str) -> RequestDocument {
+    described("hf", text.trim_end())
+}
+
+fn described(way: &str, description: &str) -> RequestDocument {
+    let mut document = empty();
+    document.set_model(Arc::from(format!("{{\"{way}\":{description}}}")));
+    document
+}
+
+/// The most tokens that samples may have, of a model that WHAT is.
+pub(super) fn most_tokens(document: &RequestDocument, kind: Kind) -> Option<u64> {
+    let model = || serde_json::from_str::<Value>(document.model()?).ok();
+    match kind {
+        Kind::Request => None,
+        Kind::Name => room_for_tokens_of(model()?["preset"].as_str()?),
+        Kind::File => room_for_tokens(&model()?["hf"]),
+    }
+}
+
+/// Sets the members that flags give.
+pub(super) fn set(
+    document: &mut RequestDocument,
+    kind: Kind,
+    given: &[FlagValue],
+) -> Result<(), CliError> {
+    let (of_model, others): (Vec<&FlagValue>, Vec<&FlagValue>) =
+        given.iter().partition(|given| given.place[0] == MODEL);
+    let is_length = |given: &&FlagValue| given.place[1] == "seq_len";
+    match (document.files(), of_model.first()) {
+        (Some(ModelFiles::Graph(_)), Some(length)) if of_model.iter().all(is_length) => {
+            let model = serde_json::json!({ "seq_len": length.value });
+            document.set_model(Arc::from(model.to_string()));
+        }
+        (Some(_), Some(first)) => return Err(fixed(first)),
+        (Some(_), None) => {}
+        (None, _) if kind == Kind::Request => change(document, &of_model, lengths(&others))?,
+        (None, _) => {
+            let model = with_members(document.model().unwrap_or_default(), &of_model);
+            document.set_model(Arc::from(model));
         }
     }
-
-    /// A request with nothing in it.
-    pub(super) fn empty() -> Input {
-        Input::request(RequestDocument::from(Value::Object(Map::new())))
+    for given in others {
+        put(document, given);
     }
-
-    /// The model of this name.
-    pub(super) fn preset(name: &str) -> Input {
-        Input::model(Kind::Name, "preset", &Value::from(name).to_string())
-    }
-
-    /// A model by the text of its Hugging Face config.
-    pub(super) fn config(text: &str) -> Input {
-        Input::model(Kind::File, "hf", text.trim_end())
-    }
-
-    fn model(kind: Kind, way: &str, description: &str) -> Input {
-        let mut input = Input::empty();
-        let model = format!("{{\"{way}\":{description}}}");
-        input.document.set_model(Arc::from(model));
-        Input { kind, ..input }
-    }
-
-    /// A model that is a file.
-    pub(super) fn file(file: Files) -> Input {
-        Input {
-            files: Some(file),
-            kind: Kind::File,
-            ..Input::empty()
-        }
-    }
-
-    /// The same with these files in the place of the model, where it is a request.
-    pub(super) fn with_files(self, files: Option<Files>) -> Input {
-        match self.kind {
-            Kind::Request => Input { files, ..self },
-            Kind::Name | Kind::File => self,
-        }
-    }
-
-    /// The most tokens that samples of a model may have.
-    pub(super) fn room_for_tokens(&self) -> Option<u64> {
-        let model = || serde_json::from_str::<Value>(self.document.model()?).ok();
-        match self.kind {
-            Kind::Request => None,
-            Kind::Name => room_for_tokens_of(model()?["preset"].as_str()?),
-            Kind::File => room_for_tokens(&model()?["hf"]),
-        }
-    }
-
-    /// Sets the members that flags give.
-    pub(super) fn set(&mut self, given: &[FlagValue]) -> Result<(), CliError> {
-        let (of_model, others): (Vec<&FlagValue>, Vec<&FlagValue>) =
-            given.iter().partition(|given| given.place[0] == MODEL);
-        let is_length = |given: &&FlagValue| given.place[1] == "seq_len";
-        match (&self.files, of_model.first()) {
-            (Some(Files::Graph(_)), Some(length)) if of_model.iter().all(is_length) => {
-                let model = serde_json::json!({ "seq_len": length.value });
-                self.document.set_model(Arc::from(model.to_string()));
-            }
-            (Some(_), Some(first)) => return Err(fixed(first)),
-            (Some(_), None) => {}
-            (None, _) if self.kind == Kind::Request => {
-                change(&mut self.document, &of_model, lengths(&others))?;
-            }
-            (None, _) => {
-                let model = self.document.model().unwrap_or_default();
-                let model = with_members(model, &of_model);
-                self.document.set_model(Arc::from(model));
-            }
-        }
-        for given in others {
-            put(&mut self.document, given);
-        }
-        Ok(())
-    }
-
-    /// Reads the request; `batches` are those of recordings that do not say it themselves.
-    pub(super) fn read(self, batches: &[u64]) -> Result<Request, RequestError> {
-        match self.files {
-            None => Request::parse(self.document),
-            Some(Files::Graph(graph)) => Request::parse_with_model(self.document, &graph),
-            Some(Files::Recordings(files)) => {
-                Request::parse_with_recordings(self.document, files, batches)
-            }
-        }
-    }
+    Ok(())
 }
 
 /// The JSON text of a model with the members that flags set behind its own.
@@ -248,42 +192,35 @@ fn fixed(given: &FlagValue) -> CliError {
 mod tests {
     use super::*;
 
-    fn flag_value(flag: &str, place: &[&str], value: Value) -> FlagValue {
-        FlagValue {
-            flag: flag.to_owned(),
-            place: place.iter().map(|name| (*name).to_owned()).collect(),
-            value,
-        }
+    fn built((mut document, kind): (RequestDocument, Kind), given: &[FlagValue]) -> Value {
+        set(&mut document, kind, given).unwrap();
+        assert_eq!(document.files(), None);
+        serde_json::from_str(&document.text()).unwrap()
     }
 
-    fn built(mut input: Input, given: &[FlagValue]) -> Value {
-        input.set(given).unwrap();
-        assert_eq!(input.files, None);
-        serde_json::from_str(&input.document.text()).unwrap()
-    }
-
-    fn request(text: &str) -> Input {
-        Input::request(RequestDocument::from_json(text.as_bytes()).unwrap())
+    fn request(text: &str) -> (RequestDocument, Kind) {
+        let document = RequestDocument::from_json(text.as_bytes()).unwrap();
+        (document, Kind::Request)
     }
 
     #[test]
     fn a_preset_and_flags_make_a_request() {
         let flags = [
-            flag_value("--seq-len", &["model", "seq_len"], Value::from(512)),
-            flag_value(
+            FlagValue::new("--seq-len", &["model", "seq_len"], Value::from(512)),
+            FlagValue::new(
                 "--precision",
                 &["training", "precision"],
                 Value::from("bf16"),
             ),
-            flag_value(
+            FlagValue::new(
                 "--optimizer",
                 &["training", "optimizer"],
                 Value::from("sgd"),
             ),
-            flag_value("--target", &["target_batch"], Value::from(64)),
+            FlagValue::new("--target", &["target_batch"], Value::from(64)),
         ];
 
-        let document = built(Input::preset("resnet50"), &flags);
+        let document = built((preset("resnet50"), Kind::Name), &flags);
 
         let expected = serde_json::json!({
             "model": {"preset": "resnet50", "seq_len": 512},
@@ -296,17 +233,17 @@ mod tests {
     #[test]
     fn a_config_is_given_as_it_is() {
         let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
-        let mut input = Input::config(text);
-        let flags = [flag_value(
+        let mut document = config(text);
+        let flags = [FlagValue::new(
             "--seq-len",
             &["model", "seq_len"],
             Value::from(8),
         )];
 
-        input.set(&flags).unwrap();
+        set(&mut document, Kind::File, &flags).unwrap();
 
         assert_eq!(
-            &*input.document.text(),
+            &*document.text(),
             format!(r#"{{"model":{{"hf":{text},"seq_len":8}}}}"#)
         );
     }
@@ -318,8 +255,8 @@ mod tests {
                 "training": {"precision": "fp16", "mode": "train"}, "device": "sim:t4"}"#,
         );
         let flags = [
-            flag_value("--image-size", &["model", "image_size"], Value::from(32)),
-            flag_value(
+            FlagValue::new("--image-size", &["model", "image_size"], Value::from(32)),
+            FlagValue::new(
                 "--precision",
                 &["training", "precision"],
                 Value::from("bf16"),
@@ -338,12 +275,15 @@ mod tests {
 
     #[test]
     fn flags_that_cannot_change_a_document_are_refused_or_left_to_the_reader() {
-        let flags = [flag_value(
+        let flags = [FlagValue::new(
             "--seq-len",
             &["model", "seq_len"],
             Value::from(8),
         )];
-        let refused = |mut input: Input| input.set(&flags).unwrap_err().into_problem().detail;
+        let refused = |(mut document, kind): (RequestDocument, Kind)| {
+            let refused = set(&mut document, kind, &flags).unwrap_err();
+            refused.into_problem().detail
+        };
 
         let graph = request(r#"{"model": {"exported": {}}}"#);
         assert!(
@@ -358,7 +298,7 @@ mod tests {
         let odd = request(r#"{"model": 5}"#);
         assert_eq!(built(odd, &flags), serde_json::json!({"model": 5}));
         let odd = request(r#"{"model": {}, "training": "fp16"}"#);
-        let precision = flag_value(
+        let precision = FlagValue::new(
             "--precision",
             &["training", "precision"],
             Value::from("bf16"),

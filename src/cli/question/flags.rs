@@ -5,33 +5,76 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::document::Input;
+use super::document::{Kind, most_tokens};
 use super::files;
-use crate::cli::arguments::{MemberFlag, RequestFlags, SoakFlags};
+use crate::cli::arguments::{RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::clause;
-use crate::model::members::Kind;
-use crate::model::{MOST_ASSUMED, nicknames as cards, parse_memory_limit, same_value};
+use crate::model::members::{self, Flag, Member};
+use crate::model::{
+    MOST_ASSUMED, RequestDocument, nicknames as cards, parse_memory_limit, same_value,
+};
 
 /// A member of a request that a flag sets.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(in crate::cli) struct FlagValue {
     /// The flag, as errors name it.
     pub(super) flag: String,
     /// Where in the request: the names of members, outermost first.
-    pub(super) place: Vec<String>,
+    pub(in crate::cli) place: Vec<String>,
     /// What is put there.
-    pub(super) value: Value,
+    pub(in crate::cli) value: Value,
+    /// Whose flag it is, while the value is the text that was given.
+    unread: Option<&'static Member>,
 }
 
 impl FlagValue {
-    fn new(flag: &str, place: &[&str], value: Value) -> FlagValue {
+    pub(super) fn new(flag: &str, place: &[&str], value: Value) -> FlagValue {
         FlagValue {
             flag: flag.to_owned(),
             place: place.iter().map(|name| (*name).to_owned()).collect(),
             value,
+            unread: None,
         }
+    }
+
+    /// What the flag of a member was given. The one reader of requests says what is wrong with it.
+    pub(in crate::cli) fn of_member(
+        flag: &Flag,
+        place: &[&str],
+        member: &'static Member,
+        text: String,
+    ) -> FlagValue {
+        FlagValue {
+            unread: Some(member),
+            ..FlagValue::new(&format!("--{}", flag.name), place, Value::from(text))
+        }
+    }
+
+    /// Whether it is of the flag of this name.
+    pub(in crate::cli) fn is_of(&self, name: &str) -> bool {
+        self.flag.strip_prefix("--") == Some(name)
+    }
+
+    /// Makes a value of the text; nothing where the flag is as good as not given.
+    fn read(mut self) -> Result<Option<FlagValue>, CliError> {
+        let (Some(member), Value::String(text)) = (self.unread.take(), &self.value) else {
+            return Ok(Some(self));
+        };
+        let knows_auto = match member.kind {
+            members::Kind::Word(_, words) | members::Kind::Words(words) => {
+                words().contains(&"auto")
+            }
+            _ => member.name == "device",
+        };
+        if text == "auto" && !knows_auto {
+            let flag = &self.flag;
+            output::note(&format!("{flag} auto is left out: it is as without it"));
+            return Ok(None);
+        }
+        let value = value(&self.flag, member, text, &mut self.place)?;
+        Ok(value.map(|value| FlagValue { value, ..self }))
     }
 
     /// The place as a JSON pointer.
@@ -76,23 +119,9 @@ pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, Cli
 }
 
 /// What flags of members set.
-fn set(flags: &[MemberFlag]) -> Result<Vec<FlagValue>, CliError> {
-    let mut set = Vec::new();
-    for given in flags {
-        let flag = format!("--{}", given.flag.name);
-        let knows_auto = match given.member.kind {
-            Kind::Word(_, words) | Kind::Words(words) => words().contains(&"auto"),
-            _ => given.member.name == "device",
-        };
-        if given.text == "auto" && !knows_auto {
-            output::note(&format!("{flag} auto is left out: it is as without it"));
-            continue;
-        }
-        let mut place = given.place.clone();
-        let value = value(&flag, given, &mut place)?;
-        set.extend(value.map(|value| FlagValue::new(&flag, &place, value)));
-    }
-    Ok(set)
+fn set(flags: &[FlagValue]) -> Result<Vec<FlagValue>, CliError> {
+    let read = flags.iter().cloned().map(FlagValue::read);
+    read.filter_map(Result::transpose).collect()
 }
 
 /// Makes one adapter of all that flags say of it; a rank counts before the 16 that `--lora` alone is.
@@ -134,30 +163,15 @@ fn adapter(given: &mut Vec<FlagValue>) {
     }
 }
 
-/// Has `--mixed-precision bf16` of accelerate and diffusers be `--amp bf16`, where no FSDP2 is asked for, whose policy it is here.
-pub(super) fn autocast(given: &mut [FlagValue]) {
-    let is_sharded = given
-        .iter()
-        .any(|one| one.value.to_string().contains("fsdp2"));
-    let policy = given
-        .iter_mut()
-        .find(|one| one.flag == "--mixed-precision" && !is_sharded);
-    if let Some(policy) = policy
-        && let Some(Value::String(kind)) = policy.value.get("param_dtype").cloned()
-        && policy.value.get("reduce_dtype").is_none()
-    {
-        output::note(&format!(
-            "--mixed-precision {kind} is taken as `--amp {kind}`"
-        ));
-        policy.place = ["training", "precision"].map(str::to_owned).to_vec();
-        policy.value = Value::from(format!("amp_{kind}"));
-    }
-}
-
 /// What a flag sets its member to; several lengths have another place.
-fn value(flag: &str, given: &MemberFlag, place: &mut [&str]) -> Result<Option<Value>, CliError> {
-    let text = given.text.as_str();
-    Ok(Some(match (given.member.name, given.member.kind) {
+fn value(
+    flag: &str,
+    member: &Member,
+    text: &str,
+    place: &mut [String],
+) -> Result<Option<Value>, CliError> {
+    use members::Kind;
+    Ok(Some(match (member.name, member.kind) {
         (member @ ("seq_len" | "image_size"), _) => {
             let text = match member {
                 "seq_len" => &thousands(text),
@@ -165,7 +179,7 @@ fn value(flag: &str, given: &MemberFlag, place: &mut [&str]) -> Result<Option<Va
             };
             match several(flag, text)? {
                 Some(lengths) => {
-                    place[0] = "lengths";
+                    "lengths".clone_into(&mut place[0]);
                     lengths
                 }
                 None if member == "seq_len" => whole(text),
@@ -284,12 +298,15 @@ fn named(member: &str) -> Result<(&str, Value), CliError> {
 }
 
 /// The length that is asked about where no flag says one; `--seq-len max` is what the model has room for.
-pub(super) fn assumed_length(input: &Input, given: &mut [FlagValue]) -> Option<FlagValue> {
+pub(super) fn assumed_length(
+    document: &RequestDocument,
+    kind: Kind,
+    given: &mut [FlagValue],
+) -> Option<FlagValue> {
+    let most_tokens = most_tokens(document, kind);
     let is_most = |one: &&mut FlagValue| one.place == ["model", "seq_len"] && one.value == "max";
     if let Some(most) = given.iter_mut().find(is_most) {
-        most.value = input
-            .room_for_tokens()
-            .map_or(Value::from("max"), Value::from);
+        most.value = most_tokens.map_or(Value::from("max"), Value::from);
     }
     let says = |given: &FlagValue| {
         given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
@@ -300,7 +317,7 @@ pub(super) fn assumed_length(input: &Input, given: &mut [FlagValue]) -> Option<F
     Some(FlagValue::new(
         "--seq-len",
         &["model", "seq_len"],
-        Value::from(input.room_for_tokens()?.min(MOST_ASSUMED)),
+        Value::from(most_tokens?.min(MOST_ASSUMED)),
     ))
 }
 

@@ -11,14 +11,15 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use super::arguments;
 use super::error::CliError;
 use crate::cli::terminal::output;
 use crate::jobs::EngineError;
-use crate::model::{Request, RequestDocument, RequestError};
-use document::{Files, Input, Kind};
-use flags::FlagValue;
-pub(super) use flags::{count, course, is_on, members, size};
+use crate::model::{ModelFiles, Request, RequestDocument, RequestError};
+use document::Kind;
+pub(super) use flags::{FlagValue, count, course, is_on, members, size};
 
 /// Flags whose absence an error can be about.
 const MISSED: [(&str, &str); 4] = [
@@ -188,13 +189,14 @@ pub(super) fn read_unrecorded(
     question: &arguments::RequestFlags,
     more: Vec<FlagValue>,
 ) -> Result<ParsedArgs, CliError> {
-    read_with(question, None, (Some(Files::Recordings(Vec::new())), more))
+    let none = ModelFiles::Recordings(Vec::new(), Vec::new());
+    read_with(question, None, (Some(none), more))
 }
 
 fn read_with(
     question: &arguments::RequestFlags,
     before: Option<RequestDocument>,
-    (instead, more): (Option<Files>, Vec<FlagValue>),
+    (instead, more): (Option<ModelFiles>, Vec<FlagValue>),
 ) -> Result<ParsedArgs, CliError> {
     let mut question = question.clone();
     let own = &mut question.own;
@@ -210,14 +212,14 @@ fn read_with(
     let question = &question;
     let mut given = flags::flag_values(question)?;
     given.extend(more);
-    let (input, file) = match before {
-        Some(document) => (again(question, document)?, None),
+    let (mut document, kind, file) = match before {
+        Some(document) => (again(question, document)?, Kind::Request, None),
         None => input(question)?,
     };
-    if input.kind != Kind::Request {
-        flags::autocast(&mut given);
+    if kind != Kind::Request {
+        autocast(&mut given);
     }
-    let assumed = flags::assumed_length(&input, &mut given);
+    let assumed = flags::assumed_length(&document, kind, &mut given);
     let assumes_length = assumed.is_some();
     if let Some(assumed) = assumed {
         let tokens = &assumed.value;
@@ -229,11 +231,16 @@ fn read_with(
     let graph = question.own.model.as_deref().map(source::graph);
     let recordings = recordings(question)?;
     let files = match graph.transpose()? {
-        Some(graph) => Some(Files::Graph(graph)),
+        Some(graph) => Some(ModelFiles::Graph(graph)),
         None if recordings.is_empty() => instead,
-        None => Some(Files::Recordings(recordings)),
+        None => Some(ModelFiles::Recordings(
+            recordings,
+            question.own.batches.clone(),
+        )),
     };
-    let mut input = input.with_files(files);
+    if kind == Kind::Request {
+        document = document.with_files(files);
+    }
     let origin = Provenance {
         given,
         file,
@@ -243,10 +250,10 @@ fn read_with(
             .iter()
             .map(|path| path.display().to_string())
             .collect(),
-        is_made_of_flags: input.kind != Kind::Request,
+        is_made_of_flags: kind != Kind::Request,
     };
-    input.set(&origin.given)?;
-    let request = input.read(&question.own.batches);
+    document::set(&mut document, kind, &origin.given)?;
+    let request = Request::parse(document);
     Ok(ParsedArgs {
         questions: vec![request.map_err(|invalid| origin.name(invalid))?],
         origin,
@@ -254,8 +261,31 @@ fn read_with(
     })
 }
 
+/// Has `--mixed-precision bf16` of accelerate and diffusers be `--amp bf16`, where no FSDP2 is asked for, whose policy it is here.
+fn autocast(given: &mut [FlagValue]) {
+    let is_sharded = given
+        .iter()
+        .any(|one| one.value.to_string().contains("fsdp2"));
+    let policy = given
+        .iter_mut()
+        .find(|one| one.flag == "--mixed-precision" && !is_sharded);
+    if let Some(policy) = policy
+        && let Some(Value::String(kind)) = policy.value.get("param_dtype").cloned()
+        && policy.value.get("reduce_dtype").is_none()
+    {
+        output::note(&format!(
+            "--mixed-precision {kind} is taken as `--amp {kind}`"
+        ));
+        policy.place = ["training", "precision"].map(str::to_owned).to_vec();
+        policy.value = Value::from(format!("amp_{kind}"));
+    }
+}
+
 /// A request that was answered before. What it takes from files is not stored with it.
-fn again(question: &arguments::RequestFlags, document: RequestDocument) -> Result<Input, CliError> {
+fn again(
+    question: &arguments::RequestFlags,
+    document: RequestDocument,
+) -> Result<RequestDocument, CliError> {
     let names_files = document.model_aside().is_some()
         || !document.references().map_err(CliError::Invalid)?.is_empty();
     if names_files && question.own.model.is_none() && question.own.recorded.is_empty() {
@@ -263,11 +293,13 @@ fn again(question: &arguments::RequestFlags, document: RequestDocument) -> Resul
                        --recorded, or ask as before";
         return Err(CliError::flag("--again", problem));
     }
-    Ok(Input::request(document))
+    Ok(document)
 }
 
 /// What is asked about, and the file or the flag that the model is from.
-fn input(question: &arguments::RequestFlags) -> Result<(Input, Option<String>), CliError> {
+fn input(
+    question: &arguments::RequestFlags,
+) -> Result<(RequestDocument, Kind, Option<String>), CliError> {
     let by_flag = ["--model", "--recorded"];
     let model = question.own.model.as_deref();
     let recorded = question.own.recorded.first().map(PathBuf::as_path);
@@ -276,14 +308,14 @@ fn input(question: &arguments::RequestFlags) -> Result<(Input, Option<String>), 
         (model, _) => (by_flag[0], model),
     };
     let Some(what) = question.own.what.as_deref() else {
-        return Ok((Input::empty(), Some(flag.to_owned())));
+        return Ok((document::empty(), Kind::Request, Some(flag.to_owned())));
     };
     if model == Some(what) && what == Path::new("-") {
         let problem = format!("WHAT and {flag} cannot both be read from stdin");
         return Err(CliError::flag(flag, problem));
     }
-    let input = source::find(what)?;
-    let file = match (model, input.kind) {
+    let (document, kind) = source::find(what)?;
+    let file = match (model, kind) {
         (Some(_), Kind::Request) => Some(flag.to_owned()),
         (Some(_), Kind::Name | Kind::File) => {
             let problem = format!(
@@ -295,7 +327,7 @@ fn input(question: &arguments::RequestFlags) -> Result<(Input, Option<String>), 
         (None, Kind::Name | Kind::Request) => None,
         (None, Kind::File) => Some(what.display().to_string()),
     };
-    Ok((input, file))
+    Ok((document, kind, file))
 }
 
 /// The contents of the files of `--recorded`.

@@ -6,14 +6,16 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::detect;
-use super::document::{Files, Input};
+use super::document::{self, Kind};
 use super::files::{open, read_bytes};
 use crate::cli::arguments::hints;
 use crate::cli::error::CliError;
 use crate::cli::storage;
 use crate::cli::terminal::output;
 use crate::limits::shorten;
-use crate::model::{RequestError, exported, of_family, preset, presets};
+use crate::model::{
+    ModelFiles, RequestDocument, RequestError, exported, of_family, preset, presets,
+};
 
 /// Extensions of files that are read: what ends so is a file, whether it is there or not.
 const EXTENSIONS: [&str; 3] = ["json", "gz", "pt2"];
@@ -44,7 +46,7 @@ const QUANTIZED: [&str; 7] = ["4bit", "8bit", "gptq", "awq", "gguf", "w4a16", "-
 const SCRIPTS: &str = include_str!("scripts.txt");
 
 /// Finds what is meant: stdin, a file, a folder with a config, a preset, or a model in the local Hugging Face cache.
-pub(super) fn find(what: &Path) -> Result<Input, CliError> {
+pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
     if what == Path::new("-") {
         return detect_source("stdin", read_bytes(what)?);
     }
@@ -111,10 +113,10 @@ pub(super) fn find(what: &Path) -> Result<Input, CliError> {
                     preset.size()
                 ));
             }
-            return Ok(Input::preset(preset.name));
+            return Ok((document::preset(preset.name), Kind::Name));
         }
         (Some(preset), Some(_)) if !is_alias(preset.name) => {
-            return Ok(Input::preset(preset.name));
+            return Ok((document::preset(preset.name), Kind::Name));
         }
         (_, Some(config)) => return read(&config),
         (None, None) => {}
@@ -269,15 +271,18 @@ const MISSPELT: f64 = 0.75;
 const SHORTEST: usize = 3;
 
 /// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
-fn read(path: &Path) -> Result<Input, CliError> {
+fn read(path: &Path) -> Result<(RequestDocument, Kind), CliError> {
     let name = path.display().to_string();
     match archived(path)? {
-        Some(model) => Ok(Input::file(Files::Graph(model))),
+        Some(model) => {
+            let graph = document::empty().with_files(ModelFiles::Graph(model));
+            Ok((graph, Kind::File))
+        }
         None => detect_source(&name, read_bytes(path)?),
     }
 }
 
-fn detect_source(name: &str, bytes: Vec<u8>) -> Result<Input, CliError> {
+fn detect_source(name: &str, bytes: Vec<u8>) -> Result<(RequestDocument, Kind), CliError> {
     detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))
 }
 

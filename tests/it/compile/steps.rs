@@ -7,7 +7,8 @@ use batchfit::compile::compile;
 use batchfit::graph::Graph;
 use batchfit::model::exported::{Assumptions, UnknownOps};
 use batchfit::model::{
-    Optimizer, OptimizerImpl, Precision, Request, RequestDocument, Variant, Workload, exported,
+    ModelFiles, Optimizer, OptimizerImpl, Precision, Request, RequestDocument, Variant, Workload,
+    exported,
 };
 use batchfit::program::Capability;
 use flate2::read::GzDecoder;
@@ -128,7 +129,9 @@ fn parameters_of_several_types_stay_what_they_are_unless_half_precision_is_asked
     let graph = graphs("own/")["in-half"].to_string();
     let notes = |precision: &str| {
         let document = RequestDocument::from(json!({ "training": { "precision": precision } }));
-        let request = Request::parse_with_model(document, graph.as_bytes()).unwrap();
+        let request =
+            Request::parse(document.with_files(ModelFiles::Graph(graph.as_bytes().to_vec())))
+                .unwrap();
         request.lower().unwrap().notes.join("")
     };
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use serde_json::{Value, json};
 
 use super::{golden, golden_json, request};
@@ -384,7 +384,7 @@ fn a_model_file_that_cannot_be_read_is_refused() {
     let mut text = String::new();
     for (what, file) in files {
         let document = RequestDocument::from(json!({ "model": 7 }));
-        let invalid = Request::parse_with_model(document, file)
+        let invalid = Request::parse(document.with_files(ModelFiles::Graph(file.to_vec())))
             .and_then(|request| request.graph())
             .expect_err(what);
         writeln!(text, "{what}: {invalid}").unwrap();

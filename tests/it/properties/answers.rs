@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use batchfit::jobs::{Engine as _, FitEngine, Isolation, Recommendation, Work};
 use batchfit::limits::Cancel;
-use batchfit::model::{Request, RequestDocument};
+use batchfit::model::{ModelFiles, Request, RequestDocument};
 use batchfit::probe::{Detail, ProbeReport, StepOutcome, Verdict};
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ impl Case {
             Some(graph) => {
                 let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/exported");
                 let graph = std::fs::read(golden.join(format!("{graph}.json.gz"))).unwrap();
-                Request::parse_with_model(document, &graph).unwrap()
+                Request::parse(document.with_files(ModelFiles::Graph(graph))).unwrap()
             }
         }
     }

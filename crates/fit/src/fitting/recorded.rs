@@ -10,7 +10,9 @@ use serde_json::{Map, Value, json};
 use crate::alloc::{MemoryLimit, limit_of_fraction};
 use crate::engine::NO_RECORDER;
 use crate::limits::Cancel;
-use crate::model::{DeviceChoice, Mode, Parallel, Request, RequestDocument, RequestError, Variant};
+use crate::model::{
+    DeviceChoice, Mode, ModelFiles, Parallel, Request, RequestDocument, RequestError, Variant,
+};
 use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::validate::settings;
@@ -336,9 +338,9 @@ impl<'a> Session<'a> {
             "training".to_owned(),
             json!({ "accumulation": self.variant()?.accumulation }),
         );
-        let document = RequestDocument::from(Value::Object(members));
-        let files = files.values().cloned().collect();
-        let request = Request::parse_with_recordings(document, files, &[])?;
+        let files = ModelFiles::Recordings(files.values().cloned().collect(), Vec::new());
+        let document = RequestDocument::from(Value::Object(members)).with_files(files);
+        let request = Request::parse(document)?;
         Ok(request.with_calibration(self.request.calibration().to_vec()))
     }
 

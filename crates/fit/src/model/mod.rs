@@ -23,8 +23,9 @@ pub use batchfit_step::{
 };
 pub use request::{
     CalibrationSource, DEEPSPEED, DetachedModel, DeviceChoice, ENGINE_DIGEST, HeadroomCalibration,
-    Lowered, Priority, RECORDING_BOUNDS, Request, RequestDocument, SearchMode, SoakSchedule,
-    Suggest, Validation, Workload, is_host_name, pack, parse_memory_limit, parse_size, strategy,
+    Lowered, ModelFiles, Priority, RECORDING_BOUNDS, Request, RequestDocument, SearchMode,
+    SoakSchedule, Suggest, Validation, Workload, is_host_name, pack, parse_memory_limit,
+    parse_size, strategy,
 };
 pub use request::{LARGEST_TARGET, MOST_RANKS, nicknames};
 pub use uploaded::DIGEST_FORM;

@@ -159,13 +159,14 @@ async fn a_graph_is_one_question_by_whatever_way_it_came() {
 /// As the command line stores it, with `--model FILE` and `--database`.
 #[tokio::test]
 async fn an_answer_of_the_command_line_is_found_by_upload() {
-    use batchfit::model::{Request, RequestDocument};
+    use batchfit::model::{ModelFiles, Request, RequestDocument};
 
     let engine = Scripted::default();
     let service = Service::start(engine.clone()).await;
     for file in [golden("exported/mlp-small.pt2"), graph()] {
         let document = RequestDocument::from_json(br#"{"device": "sim:h200"}"#).unwrap();
-        let request = Request::parse_with_model(document, &file).unwrap();
+        let request =
+            Request::parse(document.with_files(ModelFiles::Graph(file.to_vec()))).unwrap();
         let now = batchfit::store::Time(1_700_000_000_000);
         let result = super::scripted::result(&request);
         let answer = batchfit::jobs::FitDocument::finished(&request, &result, now, now);

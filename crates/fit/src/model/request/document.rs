@@ -39,6 +39,17 @@ pub struct RequestDocument {
     model: Option<(Arc<str>, Range<usize>)>,
     /// The whole text as it was read, until a member changes.
     read: Option<Arc<str>>,
+    /// What is read in the place of the model.
+    pub(super) files: Option<ModelFiles>,
+}
+
+/// Contents of files that take the place of a request's model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelFiles {
+    /// An exported graph, gzipped or not.
+    Graph(Vec<u8>),
+    /// Recordings, and the batches of those that do not say it themselves, or none.
+    Recordings(Vec<Vec<u8>>, Vec<u64>),
 }
 
 impl PartialEq for RequestDocument {
@@ -103,6 +114,7 @@ impl RequestDocument {
             members,
             model,
             read: Some(text),
+            files: None,
         };
         let is_name = |text: &&str| text.starts_with('"') && text.len() < LONGEST_ASIDE;
         let name = document
@@ -127,6 +139,19 @@ impl RequestDocument {
             .as_ref()
             .map(|(text, range)| &text[range.clone()]);
         model.filter(|model| *model != "null")
+    }
+
+    /// The same with these files in the place of its model, which is not looked at then, unless it is nothing but `seq_len` and they are
+    /// a graph.
+    #[must_use]
+    pub fn with_files(self, files: impl Into<Option<ModelFiles>>) -> RequestDocument {
+        let files = files.into();
+        RequestDocument { files, ..self }
+    }
+
+    /// What takes the place of the model.
+    pub fn files(&self) -> Option<&ModelFiles> {
+        self.files.as_ref()
     }
 
     /// The uploads that the model names.
@@ -269,6 +294,7 @@ impl From<Value> for RequestDocument {
             members: Value::Null,
             model: None,
             read: None,
+            files: None,
         })
     }
 }

@@ -10,7 +10,7 @@ mod soak;
 mod source;
 mod training;
 
-pub use document::RequestDocument;
+pub use document::{ModelFiles, RequestDocument};
 pub use fingerprint::ENGINE_DIGEST;
 pub use hardware::{
     CalibrationSource, DeviceChoice, HeadroomCalibration, is_host_name, nicknames,
@@ -37,7 +37,7 @@ use batchfit_models::members::REQUEST;
 pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
 use batchfit_models::{Fields, Generation, Lengths, RequestError, wrong};
 use batchfit_step::{Compare, Objective, Variant};
-use source::{LoweredCell, ModelSource, Recordings};
+use source::{LoweredCell, ModelSource};
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -138,66 +138,35 @@ impl Request {
         Request::parse_with_uploads(document, &Uploads::default())
     }
 
-    /// Reads a request. `uploads` are those that [`RequestDocument::references`] names.
+    /// Reads a request. `uploads` are those that [`RequestDocument::references`] names. Of files in the place of its model the document
+    /// kept has the digests.
     pub fn parse_with_uploads(
-        document: RequestDocument,
+        mut document: RequestDocument,
         uploads: &Uploads,
     ) -> Result<Request, RequestError> {
+        let of_files = match document.files.take() {
+            Some(files) => Some(ModelSource::of_files(files, &mut document)?),
+            None => None,
+        };
+        let is_of_files = of_files.is_some();
         let fields = Fields::of_object(document.members(), "", &REQUEST)?;
         let text = document.model().ok_or_else(|| fields.missing("model"))?;
-        let model = ModelSource::parse(&document, text, &fields.at("model"), uploads)?;
+        let model = match of_files {
+            Some(model) => model,
+            None => ModelSource::parse(&document, text, &fields.at("model"), uploads)?,
+        };
         let name = match model.exported() {
             Some(graph) => exported_name(graph),
             None => model_name(text),
         };
         let request = Request::around(model, &fields)?;
-        if let Some(lengths) = &request.lengths {
+        if let (Some(lengths), false) = (&request.lengths, is_of_files) {
             lengths.stand_alone(text)?;
         }
         Ok(Request {
             document,
             model_name: name,
             uploads: uploads.digests().cloned().collect(),
-            ..request
-        })
-    }
-
-    /// Reads a request whose model is the contents of a file: an exported graph, gzipped or not. The
-    /// request's own `model` is not looked at, unless it is nothing but `seq_len`; the document kept names the file by its digest.
-    pub fn parse_with_model(
-        mut document: RequestDocument,
-        file: &[u8],
-    ) -> Result<Request, RequestError> {
-        let seq_len = document.model().and_then(source::seq_len_alone);
-        let (model, digest) = ModelSource::file(file, seq_len)?;
-        let name = model.exported().map(exported_name).unwrap_or_default();
-        document.set_model(source::exported_text(&format!("\"{digest}\""), seq_len));
-        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
-        let request = Request::around(model, &fields)?;
-        Ok(Request {
-            document,
-            model_name: name,
-            ..request
-        })
-    }
-
-    /// Reads a request whose model is the contents of files with recordings. `batches` are those of files that do not
-    /// say it themselves, or none. The request's own `model` is not looked at; the document kept names the files by
-    /// their digests.
-    pub fn parse_with_recordings(
-        mut document: RequestDocument,
-        files: Vec<Vec<u8>>,
-        batches: &[u64],
-    ) -> Result<Request, RequestError> {
-        let recordings = Recordings::of_files(files, batches);
-        let model = recordings.named().to_string();
-        let name = model_name(&model);
-        document.set_model(Arc::from(model));
-        let fields = Fields::of_object(document.members(), "", &REQUEST)?;
-        let request = Request::around(ModelSource::Recorded(recordings), &fields)?;
-        Ok(Request {
-            document,
-            model_name: name,
             ..request
         })
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
     CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration,
-    MixedPrecision, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
+    MixedPrecision, ModelFiles, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
 };
 use crate::ops::{Norm, Op};
 use crate::shape::DType;
@@ -127,7 +127,10 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request = Request::parse_with_model(RequestDocument::from(document), file).unwrap();
+        let request = Request::parse(
+            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
+        )
+        .unwrap();
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
         let document = serde_json::to_value(&request.document).unwrap();
@@ -141,7 +144,10 @@ fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     let half = include_bytes!("../../../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument::from(document), half).unwrap();
+        let request = Request::parse(
+            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
+        )
+        .unwrap();
         request
             .lower()
             .cloned()
@@ -167,7 +173,10 @@ fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
     let half = include_bytes!("../../../../../tests/golden/exported/resnet50-fp16.json.gz");
     let lower = |training: Value| {
         let document = json!({ "training": training });
-        let request = Request::parse_with_model(RequestDocument::from(document), half).unwrap();
+        let request = Request::parse(
+            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
+        )
+        .unwrap();
         request
             .lower()
             .cloned()
@@ -190,7 +199,10 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse_with_model(RequestDocument::from(document), file).unwrap();
+        let request = Request::parse(
+            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
+        )
+        .unwrap();
         request.lower().unwrap().notes.clone()
     };
 
@@ -208,8 +220,12 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     }));
     let file = include_bytes!("../../../../../tests/golden/exported/resnet18.json.gz");
     let text = batchfit_models::exported::unpack(file).unwrap();
-    let read =
-        |file: &[u8]| Request::parse_with_model(RequestDocument::from(json!({})), file).unwrap();
+    let read = |file: &[u8]| {
+        Request::parse(
+            RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
+        )
+        .unwrap()
+    };
     let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
 
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
@@ -336,7 +352,10 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
 #[test]
 fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2-table.json.gz");
-    let request = Request::parse_with_model(RequestDocument::from(json!({})), file).unwrap();
+    let request = Request::parse(
+        RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
+    )
+    .unwrap();
     let with = request.lower().unwrap();
     assert!(with.workload.graph().unwrap().releases.is_some());
     let mut without = with.clone();

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::RequestDocument;
 use super::document::read_members;
+use super::{ModelFiles, RequestDocument};
 use crate::limits::{clause, shorten, with_budget};
 use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::exported::{
@@ -236,15 +236,29 @@ impl ModelSource {
         }
     }
 
-    /// The contents of a model file, whose samples are so long where it leaves that open, and the digest of its JSON.
-    pub(super) fn file(
-        file: &[u8],
-        seq_len: Option<u64>,
-    ) -> Result<(ModelSource, Digest), RequestError> {
-        let text =
-            exported::unpack(file).map_err(|error| RequestError::at(MODEL, error.to_string()))?;
-        let digest = Digest::of(&text);
-        Ok((ModelSource::File(text.into(), MODEL, seq_len), digest))
+    /// What is in files, by whose digests the document names it from then on. Samples of a graph that leaves their length open are as long as
+    /// the document says.
+    pub(super) fn of_files(
+        files: ModelFiles,
+        document: &mut RequestDocument,
+    ) -> Result<ModelSource, RequestError> {
+        let (model, named) = match files {
+            ModelFiles::Graph(file) => {
+                let seq_len = document.model().and_then(seq_len_alone);
+                let text = exported::unpack(&file)
+                    .map_err(|error| RequestError::at(MODEL, error.to_string()))?;
+                let digest = Digest::of(&text);
+                let named = exported_text(&format!("\"{digest}\""), seq_len);
+                (ModelSource::File(text.into(), MODEL, seq_len), named)
+            }
+            ModelFiles::Recordings(files, batches) => {
+                let recordings = Recordings::of_files(files, &batches);
+                let named = Arc::from(recordings.named().to_string());
+                (ModelSource::Recorded(recordings), named)
+            }
+        };
+        document.set_model(named);
+        Ok(model)
     }
 
     /// Whether PEFT has adapted it, where it is a model of transformers that batchfit builds.
