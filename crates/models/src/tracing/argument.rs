@@ -25,6 +25,32 @@ pub(crate) enum Argument<'a> {
     None,
 }
 
+/// Has each of these types be a kind of argument.
+macro_rules! arguments_of {
+    ($($type:ty as $value:ident => $argument:expr),+ $(,)?) => {
+        $(
+            impl<'a> From<$type> for Argument<'a> {
+                fn from($value: $type) -> Self {
+                    $argument
+                }
+            }
+        )+
+    };
+}
+
+arguments_of! {
+    &'a Tensor as tensor => Argument::Tensor(tensor),
+    i64 as number => Argument::Int(number),
+    &[i64] as numbers => Argument::Ints(numbers.to_vec()),
+    u64 as size => Argument::Size(size.into()),
+    Size as size => Argument::Size(size),
+    &[Size] as sizes => Argument::Sizes(sizes.to_vec()),
+    f64 as number => Argument::Float(number),
+    bool as truth => Argument::Bool(truth),
+    &'static str as text => Argument::Text(text),
+    DType as dtype => Argument::DType(dtype),
+}
+
 /// A length in a `view` or `expand`: a number, -1 for what is left, or one that depends on the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size(Known);

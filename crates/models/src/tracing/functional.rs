@@ -29,14 +29,41 @@ impl<'a> Attention<'a> {
     }
 }
 
+/// Declares functions that call an operator on no tensor, with its arguments by name.
+macro_rules! functions {
+    ($($(#[$doc:meta])+ $name:ident($($given:ident: $type:ty),*): $target:literal { $($key:ident: $value:expr),* })+) => {
+        $(
+            $(#[$doc])+
+            pub(crate) fn $name(&self, $($given: $type),*) -> Tensor {
+                self.call($target, &[$((stringify!($key), Argument::from($value))),*])
+            }
+        )+
+    };
+}
+
 impl Tracer {
+    functions! {
+        /// `torch.arange(end)` of whole numbers
+        arange(end: u64): "aten.arange.default" { end: end }
+        /// `torch.arange(end, dtype=dtype)`
+        arange_of(end: impl Into<Size>, dtype: DType): "aten.arange.default" { end: Argument::Size(end.into()), dtype: dtype }
+        /// `torch.arange(start, end)` of whole numbers
+        arange_from(start: u64, end: u64): "aten.arange.start" { start: start, end: end }
+        /// `torch.full(sizes, value, dtype)`
+        full(sizes: &[Size], value: impl Into<Scalar>, dtype: DType): "aten.full.default" { size: sizes, fill_value: Into::<Scalar>::into(value), dtype: dtype }
+        /// `torch.zeros(sizes, dtype)`
+        zeros(sizes: &[Size], dtype: DType): "aten.zeros.default" { size: sizes, dtype: dtype }
+        /// `torch.ones(sizes, dtype)`
+        ones(sizes: &[Size], dtype: DType): "aten.ones.default" { size: sizes, dtype: dtype }
+        /// `torch.tensor(value)` of a whole number, which Python code assigns to a part of a tensor
+        scalar_tensor(value: i64): "aten.scalar_tensor.default" { s: value, dtype: DType::Int64 }
+        /// `torch.rand(sizes, dtype)`
+        rand(sizes: &[Size], dtype: DType): "aten.rand.default" { size: sizes, dtype: dtype }
+    }
+
     /// `torch.cat(tensors, dim)` of a list that is gone afterwards
     pub(crate) fn cat<const N: usize>(&self, tensors: [Tensor; N], dim: i64) -> Tensor {
-        let all = Argument::Tensors(tensors.iter().collect());
-        let made = self.call(
-            "aten.cat.default",
-            &[("tensors", all), ("dim", Argument::Int(dim))],
-        );
+        let made = self.cat_of(&tensors.each_ref(), dim);
         // Python's lists and tuples let go of the last first.
         tensors.into_iter().rev().for_each(drop);
         made
@@ -45,105 +72,19 @@ impl Tracer {
     /// `torch.cat(tensors, dim)` of a list that lives on
     pub(crate) fn cat_of(&self, tensors: &[&Tensor], dim: i64) -> Tensor {
         let all = Argument::Tensors(tensors.to_vec());
-        self.call(
-            "aten.cat.default",
-            &[("tensors", all), ("dim", Argument::Int(dim))],
-        )
-    }
-
-    /// `torch.arange(end)` of whole numbers
-    pub(crate) fn arange(&self, end: u64) -> Tensor {
-        self.call(
-            "aten.arange.default",
-            &[("end", Argument::Size(end.into()))],
-        )
-    }
-
-    /// `torch.arange(end, dtype=dtype)`
-    pub(crate) fn arange_of(&self, end: impl Into<Size>, dtype: DType) -> Tensor {
-        self.call(
-            "aten.arange.default",
-            &[
-                ("end", Argument::Size(end.into())),
-                ("dtype", Argument::DType(dtype)),
-            ],
-        )
-    }
-
-    /// `torch.arange(start, end)` of whole numbers
-    pub(crate) fn arange_from(&self, start: u64, end: u64) -> Tensor {
-        self.call(
-            "aten.arange.start",
-            &[
-                ("start", Argument::Size(start.into())),
-                ("end", Argument::Size(end.into())),
-            ],
-        )
+        self.call("aten.cat.default", &[("tensors", all), ("dim", dim.into())])
     }
 
     /// `torch.arange(start, end, step, dtype=dtype)`
     pub(crate) fn arange_between(&self, [start, end]: [u64; 2], step: u64, dtype: DType) -> Tensor {
-        let mut how = vec![
-            ("start", Argument::Size(start.into())),
-            ("end", Argument::Size(end.into())),
-        ];
-        if step != 1 {
-            how.push(("step", Argument::Size(step.into())));
-        }
-        how.push(("dtype", Argument::DType(dtype)));
+        let mut how = vec![("start", Argument::from(start)), ("end", end.into())];
+        how.extend((step != 1).then(|| ("step", step.into())));
+        how.push(("dtype", dtype.into()));
         let target = match step {
             1 => "aten.arange.start",
             _ => "aten.arange.start_step",
         };
         self.call(target, &how)
-    }
-
-    /// `torch.full(sizes, value, dtype)`
-    pub(crate) fn full(&self, sizes: &[Size], value: impl Into<Scalar>, dtype: DType) -> Tensor {
-        self.call(
-            "aten.full.default",
-            &[
-                ("size", Argument::Sizes(sizes.to_vec())),
-                ("fill_value", value.into().into()),
-                ("dtype", Argument::DType(dtype)),
-            ],
-        )
-    }
-
-    /// `torch.zeros(sizes, dtype)`
-    pub(crate) fn zeros(&self, sizes: &[Size], dtype: DType) -> Tensor {
-        self.created("aten.zeros.default", sizes, dtype)
-    }
-
-    /// `torch.ones(sizes, dtype)`
-    pub(crate) fn ones(&self, sizes: &[Size], dtype: DType) -> Tensor {
-        self.created("aten.ones.default", sizes, dtype)
-    }
-
-    /// `torch.tensor(value)` of a whole number, which Python code assigns to a part of a tensor
-    pub(crate) fn scalar_tensor(&self, value: i64) -> Tensor {
-        self.call(
-            "aten.scalar_tensor.default",
-            &[
-                ("s", Argument::Int(value)),
-                ("dtype", Argument::DType(DType::Int64)),
-            ],
-        )
-    }
-
-    /// `torch.rand(sizes, dtype)`
-    pub(crate) fn rand(&self, sizes: &[Size], dtype: DType) -> Tensor {
-        self.created("aten.rand.default", sizes, dtype)
-    }
-
-    fn created(&self, target: &'static str, sizes: &[Size], dtype: DType) -> Tensor {
-        self.call(
-            target,
-            &[
-                ("size", Argument::Sizes(sizes.to_vec())),
-                ("dtype", Argument::DType(dtype)),
-            ],
-        )
     }
 }
 

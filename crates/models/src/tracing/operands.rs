@@ -3,6 +3,29 @@
 use super::argument::Argument;
 use super::tracer::Tensor;
 
+/// Declares methods that call an operator, with its arguments by name: of one tensor, or in rows that begin with `with` of two, the other
+/// one being the argument of that name.
+macro_rules! methods {
+    ($($(#[$doc:meta])+ $name:ident($($given:ident: $type:ty),*): $target:literal { $($key:ident: $value:expr),* })+) => {
+        $(
+            $(#[$doc])+
+            fn $name(self, $($given: $type),*) -> Tensor {
+                self.apply($target, &[$((stringify!($key), Argument::from($value))),*])
+            }
+        )+
+    };
+    ($(with $other:ident: $(#[$doc:meta])+ $name:ident($($given:ident: $type:ty),*): $target:literal { $($key:ident: $value:expr),* })+) => {
+        $(
+            $(#[$doc])+
+            fn $name(self, $other: impl Tensors, $($given: $type),*) -> Tensor {
+                let arguments = [$((stringify!($key), Argument::from($value))),*];
+                self.apply_with($target, stringify!($other), $other, &arguments)
+            }
+        )+
+    };
+}
+pub(super) use methods;
+
 /// What an operator may be called on: a tensor that is named no more, which it lets go of, or one that lives on.
 pub(crate) trait Tensors: Sized {
     /// The tensor.

@@ -1,7 +1,7 @@
 //! Elementwise functions, as methods.
 
 use super::argument::{Argument, Size};
-use super::operands::Tensors;
+use super::operands::{Tensors, methods};
 use super::tracer::{AsksFor, Tensor};
 use crate::shape::DType;
 
@@ -13,29 +13,20 @@ pub(crate) enum Scalar {
     Bool(bool),
 }
 
-impl From<i32> for Scalar {
-    fn from(number: i32) -> Scalar {
-        Scalar::Int(number.into())
-    }
+/// Has each of these types be a kind of number.
+macro_rules! scalars_of {
+    ($($type:ty: $kind:ident),+) => {
+        $(
+            impl From<$type> for Scalar {
+                fn from(number: $type) -> Scalar {
+                    Scalar::$kind(number.into())
+                }
+            }
+        )+
+    };
 }
 
-impl From<i64> for Scalar {
-    fn from(number: i64) -> Scalar {
-        Scalar::Int(number)
-    }
-}
-
-impl From<f64> for Scalar {
-    fn from(number: f64) -> Scalar {
-        Scalar::Float(number)
-    }
-}
-
-impl From<bool> for Scalar {
-    fn from(truth: bool) -> Scalar {
-        Scalar::Bool(truth)
-    }
-}
+scalars_of!(i32: Int, i64: Int, f64: Float, bool: Bool);
 
 impl From<Scalar> for Argument<'_> {
     fn from(scalar: Scalar) -> Self {
@@ -130,22 +121,52 @@ pub(crate) trait Pointwise: Tensors {
         not_equal_to_number: "aten.ne.Scalar",
     }
 
-    /// `x == size`
-    fn equal_to_size(self, size: impl Into<Size>) -> Tensor {
-        self.apply("aten.eq.Scalar", &[("other", Argument::Size(size.into()))])
+    methods! {
+        /// `x == size`
+        equal_to_size(size: impl Into<Size>): "aten.eq.Scalar" { other: Argument::Size(size.into()) }
+        /// `x ** exponent`
+        pow(exponent: impl Into<Scalar>): "aten.pow.Tensor_Scalar" { exponent: Into::<Scalar>::into(exponent) }
+        /// `number - x`
+        subtracted_from(number: impl Into<Scalar>): "aten.rsub.Scalar" { other: Into::<Scalar>::into(number) }
+        /// `torch.full_like(x, value)`
+        full_like(value: impl Into<Scalar>): "aten.full_like.default" { fill_value: Into::<Scalar>::into(value) }
+        /// `x.new_zeros(sizes)`
+        new_zeros(sizes: &[Size]): "aten.new_zeros.default" { size: sizes }
+        /// `x.to(dtype)` of a dtype that the code names, also `x.float()` and the like
+        to(dtype: DType): "aten.to.dtype" { dtype: dtype }
+        /// `x // number`
+        floor_divide(number: u64): "aten.floor_divide.default" { other: number }
+        /// `torch.ones_like(x)`
+        ones_like(): "aten.ones_like.default" {}
+        /// `torch.empty_like(x)`
+        empty_like(): "aten.empty_like.default" {}
+        /// `x.new_empty(sizes)`
+        new_empty(sizes: &[Size]): "aten.new_empty.default" { size: sizes }
+        /// `x.new_ones(sizes, dtype)`
+        new_ones(sizes: &[Size], dtype: DType): "aten.new_ones.default" { size: sizes, dtype: dtype }
+        /// `x.clone()`
+        copied(): "aten.clone.default" {}
     }
 
-    /// `x ** exponent`
-    fn pow(self, exponent: impl Into<Scalar>) -> Tensor {
-        self.apply(
-            "aten.pow.Tensor_Scalar",
-            &[("exponent", exponent.into().into())],
-        )
-    }
-
-    /// `number - x`
-    fn subtracted_from(self, number: impl Into<Scalar>) -> Tensor {
-        self.apply("aten.rsub.Scalar", &[("other", number.into().into())])
+    methods! {
+        with mask:
+        /// `x.masked_fill(mask, value)`
+        masked_fill(value: impl Into<Scalar>): "aten.masked_fill.Scalar" { value: Into::<Scalar>::into(value) }
+        with other:
+        /// `a & b` of truth values
+        and(): "aten.__and__.Tensor" {}
+        with other:
+        /// `a | b` of truth values
+        or(): "aten.__or__.Tensor" {}
+        with other:
+        /// `torch.min(a, b)`
+        minimum(): "aten.min.other" {}
+        with exponent:
+        /// `torch.pow(x, exponent)`
+        pow_tensor(): "aten.pow.Tensor_Tensor" {}
+        with other:
+        /// `x.type_as(y)`
+        type_as(): "aten.type_as.default" {}
     }
 
     /// `gelu(x, approximate)`: `"none"` or `"tanh"`.
@@ -166,59 +187,42 @@ pub(crate) trait Pointwise: Tensors {
         )
     }
 
-    /// `x.masked_fill(mask, value)`
-    fn masked_fill(self, mask: impl Tensors, value: impl Into<Scalar>) -> Tensor {
-        let value = [("value", value.into().into())];
-        self.apply_with("aten.masked_fill.Scalar", "mask", mask, &value)
-    }
-
-    /// `a & b` of truth values
-    fn and(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.__and__.Tensor", "other", other, &[])
-    }
-
-    /// `a | b` of truth values
-    fn or(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.__or__.Tensor", "other", other, &[])
-    }
-
     /// `torch.where(mask, x, y)` called on `mask`
     fn choose(self, x: impl Tensors, y: impl Tensors) -> Tensor {
-        let made = self.tensor().tracer().call(
-            "aten.where.self",
-            &[
-                ("condition", Argument::Tensor(self.tensor())),
-                ("self", Argument::Tensor(x.tensor())),
-                ("other", Argument::Tensor(y.tensor())),
-            ],
-        );
+        let made = chosen(&self, "aten.where.self", x.tensor(), y.tensor());
         made.and_drop((self, x, y))
     }
 
     /// `torch.where(mask, x, number)` called on `mask`
     fn choose_or_number(self, x: impl Tensors, number: impl Into<Scalar>) -> Tensor {
-        let made = self.tensor().tracer().call(
-            "aten.where.ScalarOther",
-            &[
-                ("condition", Argument::Tensor(self.tensor())),
-                ("self", Argument::Tensor(x.tensor())),
-                ("other", number.into().into()),
-            ],
-        );
+        let made = chosen(&self, "aten.where.ScalarOther", x.tensor(), number.into());
         made.and_drop((x, self))
     }
 
     /// `torch.where(mask, x, y)` of two numbers called on `mask`
     fn choose_numbers(self, x: impl Into<Scalar>, y: impl Into<Scalar>) -> Tensor {
-        let made = self.tensor().tracer().call(
-            "aten.where.Scalar",
-            &[
-                ("condition", Argument::Tensor(self.tensor())),
-                ("self", x.into().into()),
-                ("other", y.into().into()),
-            ],
-        );
+        let made = chosen(&self, "aten.where.Scalar", x.into(), y.into());
         made.and_drop(self)
+    }
+
+    /// `torch.polar(abs, angle)` called on `abs`
+    fn polar(self, angle: impl Tensors) -> Tensor {
+        let sides = [
+            ("abs", self.tensor().into()),
+            ("angle", angle.tensor().into()),
+        ];
+        let made = self.tensor().tracer().call("aten.polar.default", &sides);
+        made.and_drop((self, angle))
+    }
+
+    /// `x += y`, which changes `x`
+    fn add_in_place(&self, other: impl Tensors) {
+        self.change_in_place("aten.add_.Tensor", &[("other", other.tensor().into())]);
+    }
+
+    /// `x /= y`, which changes `x`
+    fn divide_in_place(&self, other: impl Tensors) {
+        self.change_in_place("aten.div_.Tensor", &[("other", other.tensor().into())]);
     }
 
     /// `x.clamp(min, max)` between tensors
@@ -228,33 +232,9 @@ pub(crate) trait Pointwise: Tensors {
         made.and_drop(max)
     }
 
-    /// `torch.min(a, b)`
-    fn minimum(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.min.other", "other", other, &[])
-    }
-
-    /// `torch.full_like(x, value)`
-    fn full_like(self, value: impl Into<Scalar>) -> Tensor {
-        let value = [("fill_value", value.into().into())];
-        self.apply("aten.full_like.default", &value)
-    }
-
-    /// `x.new_zeros(sizes)`
-    fn new_zeros(self, sizes: &[Size]) -> Tensor {
-        let sizes = [("size", Argument::Sizes(sizes.to_vec()))];
-        self.apply("aten.new_zeros.default", &sizes)
-    }
-
     /// `x.copy_(other)`, which is also `y[...] = other`
     fn copy_from(&self, other: impl Tensors) {
-        let arguments = [("src", Argument::Tensor(other.tensor()))];
-        self.change_in_place("aten.copy_.default", &arguments);
-        drop(other);
-    }
-
-    /// `x.to(dtype)` of a dtype that the code names, also `x.float()` and the like
-    fn to(self, dtype: DType) -> Tensor {
-        self.apply("aten.to.dtype", &[("dtype", Argument::DType(dtype))])
+        self.change_in_place("aten.copy_.default", &[("src", other.tensor().into())]);
     }
 
     /// `x.to(y.dtype)`
@@ -268,90 +248,6 @@ pub(crate) trait Pointwise: Tensors {
         self.apply("aten.to.dtype_layout", &[("dtype", Argument::DType(dtype))])
     }
 
-    /// `torch.pow(x, exponent)`
-    fn pow_tensor(self, exponent: impl Tensors) -> Tensor {
-        self.apply_with("aten.pow.Tensor_Tensor", "exponent", exponent, &[])
-    }
-
-    /// `x.type_as(y)`
-    fn type_as(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.type_as.default", "other", other, &[])
-    }
-
-    /// `x // number`
-    fn floor_divide(self, number: u64) -> Tensor {
-        let by = [("other", Argument::Size(number.into()))];
-        self.apply("aten.floor_divide.default", &by)
-    }
-
-    /// `torch.ones_like(x)`
-    fn ones_like(self) -> Tensor {
-        self.apply("aten.ones_like.default", &[])
-    }
-
-    /// `torch.polar(abs, angle)` called on `abs`
-    fn polar(self, angle: impl Tensors) -> Tensor {
-        let made = self.tensor().tracer().call(
-            "aten.polar.default",
-            &[
-                ("abs", Argument::Tensor(self.tensor())),
-                ("angle", Argument::Tensor(angle.tensor())),
-            ],
-        );
-        made.and_drop((self, angle))
-    }
-
-    /// `torch.empty_like(x)`
-    fn empty_like(self) -> Tensor {
-        self.apply("aten.empty_like.default", &[])
-    }
-
-    /// `x.new_empty(sizes)`
-    fn new_empty(self, sizes: &[Size]) -> Tensor {
-        let how = [("size", Argument::Sizes(sizes.to_vec()))];
-        self.apply("aten.new_empty.default", &how)
-    }
-
-    /// `x.new_ones(sizes, dtype)`
-    fn new_ones(self, sizes: &[Size], dtype: DType) -> Tensor {
-        let how = [
-            ("size", Argument::Sizes(sizes.to_vec())),
-            ("dtype", Argument::DType(dtype)),
-        ];
-        self.apply("aten.new_ones.default", &how)
-    }
-
-    /// `x.clone()`
-    fn copied(self) -> Tensor {
-        self.apply("aten.clone.default", &[])
-    }
-
-    /// `x += y`, which changes `x`
-    fn add_in_place(&self, other: impl Tensors) {
-        let changed = self.tensor().tracer().call(
-            "aten.add_.Tensor",
-            &[
-                ("self", Argument::Tensor(self.tensor())),
-                ("other", Argument::Tensor(other.tensor())),
-            ],
-        );
-        drop(other);
-        self.tensor().becomes(&changed);
-    }
-
-    /// `x /= y`, which changes `x`
-    fn divide_in_place(&self, other: impl Tensors) {
-        let changed = self.tensor().tracer().call(
-            "aten.div_.Tensor",
-            &[
-                ("self", Argument::Tensor(self.tensor())),
-                ("other", Argument::Tensor(other.tensor())),
-            ],
-        );
-        drop(other);
-        self.tensor().becomes(&changed);
-    }
-
     /// A function in place of one tensor, such as `aten.relu_.default`
     fn change_in_place(&self, target: &'static str, arguments: &[(&str, Argument<'_>)]) {
         let mut all = vec![("self", Argument::Tensor(self.tensor()))];
@@ -362,3 +258,19 @@ pub(crate) trait Pointwise: Tensors {
 }
 
 impl<T: Tensors> Pointwise for T {}
+
+/// `torch.where`, of whatever its target takes
+fn chosen<'a>(
+    mask: &'a impl Tensors,
+    target: &'static str,
+    x: impl Into<Argument<'a>>,
+    y: impl Into<Argument<'a>>,
+) -> Tensor {
+    let condition = mask.tensor();
+    let how = [
+        ("condition", condition.into()),
+        ("self", x.into()),
+        ("other", y.into()),
+    ];
+    condition.tracer().call(target, &how)
+}

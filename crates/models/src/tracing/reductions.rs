@@ -1,12 +1,48 @@
 //! Reductions and products, as methods.
 
 use super::argument::Argument;
-use super::operands::Tensors;
+use super::operands::{Tensors, methods};
 use super::tracer::Tensor;
 use crate::shape::DType;
 
 /// What makes fewer elements, or products.
 pub(crate) trait Reductions: Tensors {
+    methods! {
+        /// `x.max()`
+        maximum_of_all(): "aten.max.default" {}
+        /// `F.adaptive_avg_pool1d(x, length)`
+        adaptive_average_1d(length: i64): "aten.adaptive_avg_pool1d.default" { output_size: [length].as_slice() }
+        /// `x.sum()`
+        sum_all(): "aten.sum.default" {}
+        /// `x.argmax(dim)`
+        argmax(dim: i64): "aten.argmax.default" { dim: dim }
+        /// `x.all()`
+        all(): "aten.all.default" {}
+        /// `x.any()`
+        any(): "aten.any.default" {}
+        /// `x.any(dim)`
+        any_of(dim: i64): "aten.any.dim" { dim: dim }
+        /// `torch.multinomial(x, num_samples=count)`
+        multinomial(count: i64): "aten.multinomial.default" { num_samples: count }
+        /// `x.cumsum(dim)`
+        cumsum(dim: i64): "aten.cumsum.default" { dim: dim }
+        /// `x.cumsum(dim, dtype)`
+        cumsum_in(dim: i64, dtype: DType): "aten.cumsum.default" { dim: dim, dtype: dtype }
+        /// `torch.histc(x, bins, 0, last)` of whole numbers
+        histogram(bins: u64, last: i64): "aten.histc.default" { bins: bins, min: 0_i64, max: last }
+        /// `x.baddbmm(a, b, beta=beta, alpha=alpha)` of the two `scales`
+        baddbmm(a: &Tensor, b: &Tensor, scales: [f64; 2]): "aten.baddbmm.default" { batch1: a, batch2: b, beta: scales[0], alpha: scales[1] }
+    }
+
+    methods! {
+        with other:
+        /// `a @ b`
+        matmul(): "aten.matmul.default" {}
+        with mat2:
+        /// `torch.bmm(a, b)`
+        bmm(): "aten.bmm.default" {}
+    }
+
     /// `x.mean(dims, keepdim)`
     fn mean(self, dims: &[i64], keepdim: bool) -> Tensor {
         self.apply("aten.mean.dim", &reduced(dims, keepdim))
@@ -15,11 +51,6 @@ pub(crate) trait Reductions: Tensors {
     /// `x.sum(dims, keepdim)`
     fn sum(self, dims: &[i64], keepdim: bool) -> Tensor {
         self.apply("aten.sum.dim_IntList", &reduced(dims, keepdim))
-    }
-
-    /// `x.max()`
-    fn maximum_of_all(self) -> Tensor {
-        self.apply("aten.max.default", &[])
     }
 
     /// `x.max(dim)`: values and where they were.
@@ -34,59 +65,6 @@ pub(crate) trait Reductions: Tensors {
         self.apply("aten.linalg_vector_norm.default", &how)
     }
 
-    /// `F.adaptive_avg_pool1d(x, length)`
-    fn adaptive_average_1d(self, length: i64) -> Tensor {
-        let size = [("output_size", Argument::Ints(vec![length]))];
-        self.apply("aten.adaptive_avg_pool1d.default", &size)
-    }
-
-    /// `x.sum()`
-    fn sum_all(self) -> Tensor {
-        self.apply("aten.sum.default", &[])
-    }
-
-    /// `x.argmax(dim)`
-    fn argmax(self, dim: i64) -> Tensor {
-        self.apply("aten.argmax.default", &[("dim", Argument::Int(dim))])
-    }
-
-    /// `x.all()`
-    fn all(self) -> Tensor {
-        self.apply("aten.all.default", &[])
-    }
-
-    /// `x.any()`
-    fn any(self) -> Tensor {
-        self.apply("aten.any.default", &[])
-    }
-
-    /// `x.any(dim)`
-    fn any_of(self, dim: i64) -> Tensor {
-        self.apply("aten.any.dim", &[("dim", Argument::Int(dim))])
-    }
-
-    /// `torch.multinomial(x, num_samples=count)`
-    fn multinomial(self, count: i64) -> Tensor {
-        self.apply(
-            "aten.multinomial.default",
-            &[("num_samples", Argument::Int(count))],
-        )
-    }
-
-    /// `x.cumsum(dim)`
-    fn cumsum(self, dim: i64) -> Tensor {
-        self.apply("aten.cumsum.default", &[("dim", Argument::Int(dim))])
-    }
-
-    /// `x.cumsum(dim, dtype)`
-    fn cumsum_in(self, dim: i64, dtype: DType) -> Tensor {
-        let how = [
-            ("dim", Argument::Int(dim)),
-            ("dtype", Argument::DType(dtype)),
-        ];
-        self.apply("aten.cumsum.default", &how)
-    }
-
     /// `x.topk(count)`: values and where they were.
     fn largest(self, count: u64) -> [Tensor; 2] {
         let how = [("k", Argument::Size(count.into()))];
@@ -95,12 +73,8 @@ pub(crate) trait Reductions: Tensors {
 
     /// `x.topk(count, sorted=False)`
     fn largest_unsorted(self, count: u64) -> [Tensor; 2] {
-        let how = [
-            ("k", Argument::Size(count.into())),
-            ("dim", Argument::Int(-1)),
-            ("largest", Argument::Bool(true)),
-            ("sorted", Argument::Bool(false)),
-        ];
+        let mut how = vec![("k", Argument::from(count)), ("dim", Argument::Int(-1))];
+        how.extend([("largest", true.into()), ("sorted", false.into())]);
         two(self.apply_many("aten.topk.default", &how))
     }
 
@@ -109,44 +83,11 @@ pub(crate) trait Reductions: Tensors {
         two(self.apply_many("aten.sort.default", &[]))
     }
 
-    /// `torch.histc(x, bins, 0, last)` of whole numbers
-    fn histogram(self, bins: u64, last: i64) -> Tensor {
-        let how = [
-            ("bins", Argument::Size(bins.into())),
-            ("min", Argument::Int(0)),
-            ("max", Argument::Int(last)),
-        ];
-        self.apply("aten.histc.default", &how)
-    }
-
     /// `softmax(x, dim, dtype)`
     fn softmax(self, dim: i64, dtype: Option<DType>) -> Tensor {
         let mut how = vec![("dim", Argument::Int(dim))];
         how.extend(dtype.map(|dtype| ("dtype", Argument::DType(dtype))));
         self.apply("aten.softmax.int", &how)
-    }
-
-    /// `a @ b`
-    fn matmul(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.matmul.default", "other", other, &[])
-    }
-
-    /// `x.baddbmm(a, b, beta=beta, alpha=alpha)`
-    fn baddbmm(self, a: &Tensor, b: &Tensor, [beta, alpha]: [f64; 2]) -> Tensor {
-        self.apply(
-            "aten.baddbmm.default",
-            &[
-                ("batch1", Argument::Tensor(a)),
-                ("batch2", Argument::Tensor(b)),
-                ("beta", Argument::Float(beta)),
-                ("alpha", Argument::Float(alpha)),
-            ],
-        )
-    }
-
-    /// `torch.bmm(a, b)`
-    fn bmm(self, other: impl Tensors) -> Tensor {
-        self.apply_with("aten.bmm.default", "mat2", other, &[])
     }
 }
 

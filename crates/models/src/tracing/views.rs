@@ -1,7 +1,7 @@
 //! What rearranges tensors, as methods.
 
 use super::argument::{Argument, Size};
-use super::operands::Tensors;
+use super::operands::{Tensors, methods};
 use super::tracer::Tensor;
 use crate::shape::Extent;
 
@@ -10,62 +10,47 @@ const END: i64 = i64::MAX;
 
 /// What rearranges a tensor.
 pub(crate) trait Views: Tensors {
-    /// `x.view(sizes)`
-    fn view(self, sizes: &[Size]) -> Tensor {
-        self.apply("aten.view.default", &[("size", sizes_of(sizes))])
-    }
-
-    /// `x.reshape(sizes)`
-    fn reshape(self, sizes: &[Size]) -> Tensor {
-        self.apply("aten.reshape.default", &[("shape", sizes_of(sizes))])
-    }
-
-    /// `x.expand(sizes)`
-    fn expand(self, sizes: &[Size]) -> Tensor {
-        self.apply("aten.expand.default", &[("size", sizes_of(sizes))])
-    }
-
-    /// `x.repeat(times)`
-    fn repeat(self, times: &[Size]) -> Tensor {
-        self.apply("aten.repeat.default", &[("repeats", sizes_of(times))])
-    }
-
-    /// `x.repeat_interleave(times, dim)`
-    fn repeat_interleave(self, times: u64, dim: i64) -> Tensor {
-        let how = [
-            ("repeats", Argument::Size(times.into())),
-            ("dim", Argument::Int(dim)),
-        ];
-        self.apply("aten.repeat_interleave.self_int", &how)
-    }
-
-    /// `x.transpose(a, b)`
-    fn transpose(self, a: i64, b: i64) -> Tensor {
-        let dims = [("dim0", Argument::Int(a)), ("dim1", Argument::Int(b))];
-        self.apply("aten.transpose.int", &dims)
-    }
-
-    /// `x.permute(dims)`
-    fn permute(self, dims: &[i64]) -> Tensor {
-        self.apply(
-            "aten.permute.default",
-            &[("dims", Argument::Ints(dims.to_vec()))],
-        )
-    }
-
-    /// `x.unsqueeze(dim)`, also `x[:, None]`
-    fn unsqueeze(self, dim: i64) -> Tensor {
-        self.apply("aten.unsqueeze.default", &[("dim", Argument::Int(dim))])
-    }
-
-    /// `x.squeeze(dim)`
-    fn squeeze(self, dim: i64) -> Tensor {
-        self.apply("aten.squeeze.dim", &[("dim", Argument::Int(dim))])
-    }
-
-    /// `x.squeeze()`
-    fn squeeze_all(self) -> Tensor {
-        self.apply("aten.squeeze.default", &[])
+    methods! {
+        /// `x.view(sizes)`
+        view(sizes: &[Size]): "aten.view.default" { size: sizes }
+        /// `x.reshape(sizes)`
+        reshape(sizes: &[Size]): "aten.reshape.default" { shape: sizes }
+        /// `x.expand(sizes)`
+        expand(sizes: &[Size]): "aten.expand.default" { size: sizes }
+        /// `x.repeat(times)`
+        repeat(times: &[Size]): "aten.repeat.default" { repeats: times }
+        /// `x.repeat_interleave(times, dim)`
+        repeat_interleave(times: u64, dim: i64): "aten.repeat_interleave.self_int" { repeats: times, dim: dim }
+        /// `x.transpose(a, b)`
+        transpose(a: i64, b: i64): "aten.transpose.int" { dim0: a, dim1: b }
+        /// `x.permute(dims)`
+        permute(dims: &[i64]): "aten.permute.default" { dims: dims }
+        /// `x.unsqueeze(dim)`, also `x[:, None]`
+        unsqueeze(dim: i64): "aten.unsqueeze.default" { dim: dim }
+        /// `x.squeeze(dim)`
+        squeeze(dim: i64): "aten.squeeze.dim" { dim: dim }
+        /// `x.squeeze()`
+        squeeze_all(): "aten.squeeze.default" {}
+        /// `x[start::step]` along a dimension
+        slice_every(dim: i64, start: i64, step: i64): "aten.slice.Tensor" { dim: dim, start: start, end: END, step: step }
+        /// `torch.view_as_complex(x)`
+        view_as_complex(): "aten.view_as_complex.default" {}
+        /// `torch.view_as_real(x)`
+        view_as_real(): "aten.view_as_real.default" {}
+        /// `x[:]`, another name of the same elements
+        alias(): "aten.alias.default" {}
+        /// `x[index]` along a dimension
+        select(dim: i64, index: i64): "aten.select.int" { dim: dim, index: index }
+        /// `x.contiguous()`
+        contiguous(): "aten.contiguous.default" {}
+        /// `torch.roll(x, shifts, dims)`
+        roll(shifts: &[i64], dims: &[i64]): "aten.roll.default" { shifts: shifts, dims: dims }
+        /// `x[index]` by tensors of indices, one a dimension; `None` stands for `:`
+        index(indices: &[Option<&Tensor>]): "aten.index.Tensor" { indices: Argument::OptionalTensors(indices.to_vec()) }
+        /// `x.T`
+        transposed(): "aten.numpy_T.default" {}
+        /// `x.scatter(dim, index, from)`
+        scatter(dim: i64, index: &Tensor, from: &Tensor): "aten.scatter.src" { dim: dim, index: index, src: from }
     }
 
     /// `x.flatten(start, end)`
@@ -85,14 +70,12 @@ pub(crate) trait Views: Tensors {
         if start == 0 && is_all {
             return self.alias();
         }
-        self.apply(
-            "aten.slice.Tensor",
-            &[
-                ("dim", Argument::Int(dim)),
-                ("start", Argument::Int(start)),
-                ("end", Argument::Int(end)),
-            ],
-        )
+        let range = [
+            ("dim", dim.into()),
+            ("start", start.into()),
+            ("end", end.into()),
+        ];
+        self.apply("aten.slice.Tensor", &range)
     }
 
     /// `x[start:]` along a dimension
@@ -100,51 +83,9 @@ pub(crate) trait Views: Tensors {
         self.slice(dim, start, END)
     }
 
-    /// `x[start::step]` along a dimension
-    fn slice_every(self, dim: i64, start: i64, step: i64) -> Tensor {
-        self.apply(
-            "aten.slice.Tensor",
-            &[
-                ("dim", Argument::Int(dim)),
-                ("start", Argument::Int(start)),
-                ("end", Argument::Int(END)),
-                ("step", Argument::Int(step)),
-            ],
-        )
-    }
-
-    /// `torch.view_as_complex(x)`
-    fn view_as_complex(self) -> Tensor {
-        self.apply("aten.view_as_complex.default", &[])
-    }
-
-    /// `torch.view_as_real(x)`
-    fn view_as_real(self) -> Tensor {
-        self.apply("aten.view_as_real.default", &[])
-    }
-
-    /// `x[:]`, another name of the same elements
-    fn alias(self) -> Tensor {
-        self.apply("aten.alias.default", &[])
-    }
-
-    /// `x[index]` along a dimension
-    fn select(self, dim: i64, index: i64) -> Tensor {
-        let at = [("dim", Argument::Int(dim)), ("index", Argument::Int(index))];
-        self.apply("aten.select.int", &at)
-    }
-
-    /// `x.contiguous()`
-    fn contiguous(self) -> Tensor {
-        self.apply("aten.contiguous.default", &[])
-    }
-
     /// `x.split(size, dim)`
     fn split(self, size: u64, dim: i64) -> Vec<Tensor> {
-        let how = [
-            ("split_size", Argument::Size(size.into())),
-            ("dim", Argument::Int(dim)),
-        ];
+        let how = [("split_size", size.into()), ("dim", dim.into())];
         self.apply_many("aten.split.Tensor", &how)
     }
 
@@ -152,76 +93,23 @@ pub(crate) trait Views: Tensors {
     fn split_into(self, sizes: &[u64], dim: i64) -> Vec<Tensor> {
         let sizes: Vec<Size> = sizes.iter().copied().map(Size::from).collect();
         let how = [
-            ("split_sizes", sizes_of(&sizes)),
-            ("dim", Argument::Int(dim)),
+            ("split_sizes", sizes.as_slice().into()),
+            ("dim", dim.into()),
         ];
         self.apply_many("aten.split_with_sizes.default", &how)
     }
 
     /// `x.chunk(chunks, dim)`
     fn chunk(self, chunks: i64, dim: i64) -> Vec<Tensor> {
-        let how = [
-            ("chunks", Argument::Int(chunks)),
-            ("dim", Argument::Int(dim)),
-        ];
+        let how = [("chunks", chunks.into()), ("dim", dim.into())];
         self.apply_many("aten.chunk.default", &how)
-    }
-
-    /// `torch.roll(x, shifts, dims)`
-    fn roll(self, shifts: &[i64], dims: &[i64]) -> Tensor {
-        self.apply(
-            "aten.roll.default",
-            &[
-                ("shifts", Argument::Ints(shifts.to_vec())),
-                ("dims", Argument::Ints(dims.to_vec())),
-            ],
-        )
     }
 
     /// `F.pad(x, pad, value=value)`
     fn pad(self, pad: &[i64], value: Option<f64>) -> Tensor {
-        let mut how = vec![
-            ("pad", Argument::Ints(pad.to_vec())),
-            ("mode", Argument::Text("constant")),
-        ];
-        how.extend(value.map(|value| ("value", Argument::Float(value))));
+        let mut how = vec![("pad", Argument::from(pad)), ("mode", "constant".into())];
+        how.extend(value.map(|value| ("value", value.into())));
         self.apply("aten.pad.default", &how)
-    }
-
-    /// `x[start::2]` along a dimension
-    fn every_other(self, dim: i64, start: i64) -> Tensor {
-        self.apply(
-            "aten.slice.Tensor",
-            &[
-                ("dim", Argument::Int(dim)),
-                ("start", Argument::Int(start)),
-                ("end", Argument::Int(END)),
-                ("step", Argument::Int(2)),
-            ],
-        )
-    }
-
-    /// `x[index]` by tensors of indices, one a dimension; `None` stands for `:`
-    fn index(self, indices: &[Option<&Tensor>]) -> Tensor {
-        self.apply(
-            "aten.index.Tensor",
-            &[("indices", Argument::OptionalTensors(indices.to_vec()))],
-        )
-    }
-
-    /// `x.T`
-    fn transposed(self) -> Tensor {
-        self.apply("aten.numpy_T.default", &[])
-    }
-
-    /// `x.scatter(dim, index, from)`
-    fn scatter(self, dim: i64, index: &Tensor, from: &Tensor) -> Tensor {
-        let how = [
-            ("dim", Argument::Int(dim)),
-            ("index", Argument::Tensor(index)),
-            ("src", Argument::Tensor(from)),
-        ];
-        self.apply("aten.scatter.src", &how)
     }
 
     /// `x.gather(dim, index)`
@@ -230,13 +118,9 @@ pub(crate) trait Views: Tensors {
             "aten.gather.default",
             "index",
             index,
-            &[("dim", Argument::Int(dim))],
+            &[("dim", dim.into())],
         )
     }
 }
 
 impl<T: Tensors> Views for T {}
-
-fn sizes_of(sizes: &[Size]) -> Argument<'static> {
-    Argument::Sizes(sizes.to_vec())
-}

@@ -73,8 +73,8 @@ fn new_merging(
             }
             let corners = [(0, 0), (1, 0), (0, 1), (1, 1)];
             let corners = corners.map(|(row, column)| {
-                let rows = (&input_feature).every_other(1, row);
-                rows.every_other(2, column)
+                let rows = (&input_feature).slice_every(1, row, 2);
+                rows.slice_every(2, column, 2)
             });
             input_feature = tracer.cat(corners, -1);
             let four = channels.saturating_mul(4);
