@@ -1,5 +1,25 @@
 //! The table of recommendations: what finished fits advise, in columns that can be filtered.
 
+/// Hands a macro the columns of a recommendation besides its two ids, its headroom and its time, by what is in them.
+macro_rules! each_column {
+    ($with:ident) => {
+        $with! {
+            texts: [
+                model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
+                strategy, pytorch, rules, model_digest
+            ],
+            optional: [optimizer, optimizer_impl, speed_from, driver, cudnn],
+            numbers: [
+                rank, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+                peak_allocated_bytes, peak_reserved_bytes, headroom_bytes
+            ],
+            others: [
+                step_ms: Option<f64>, optimizer_step_ms: Option<f64>, samples_per_second: Option<f64>, pareto: Option<bool>
+            ]
+        }
+    };
+}
+
 mod columns;
 mod nearest;
 mod result_index;
@@ -156,56 +176,23 @@ impl StoredRecommendation {
         let millionths = headroom.map_or(0, |headroom| i64::from(headroom.share.0));
         let from = headroom.map_or("default", |headroom| headroom.from.as_str());
         let outcomes = headroom.map_or(0, |headroom| headroom.outcomes);
-        query!(execute, connection.on(), "INSERT INTO recommendation (
-                 id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing,
-                 mode, limit_bytes, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
-                 peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-                 batchfit_version, created_at, world_size, step_ms, optimizer_step_ms, speed_from, pareto, objective, strategy,
-                 driver, cudnn, pytorch, rules, headroom_millionths, headroom_from, headroom_outcomes, model_digest)
+        macro_rules! inserted {
+            (texts: [$($text:ident),*], optional: [$($optional:ident),*], numbers: [$($number:ident),*], others: [$($other:ident: $type:ty),*]) => {
+                query!(execute, connection.on(), "INSERT INTO recommendation (
+                 id, fit_id, created_at, headroom_millionths, headroom_from, headroom_outcomes,
+                 model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
+                 strategy, pytorch, rules, model_digest, optimizer, optimizer_impl, speed_from, driver, cudnn,
+                 rank, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
+                 peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
+                 step_ms, optimizer_step_ms, samples_per_second, pareto)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
                      $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)",
-            self.id,
-            self.fit_id,
-            self.rank,
-            self.model,
-            self.model_kind,
-            self.device,
-            self.gpu,
-            self.precision,
-            self.optimizer,
-            self.optimizer_impl,
-            self.checkpointing,
-            self.mode,
-            self.limit_bytes,
-            self.micro_batch,
-            self.accumulation_steps,
-            self.global_batch,
-            self.max_batch,
-            self.max_batch_without_retries,
-            self.peak_allocated_bytes,
-            self.peak_reserved_bytes,
-            self.headroom_bytes,
-            self.limited_by,
-            self.evidence,
-            self.samples_per_second,
-            self.batchfit_version,
-            self.created_at,
-            self.world_size,
-            self.step_ms,
-            self.optimizer_step_ms,
-            self.speed_from,
-            self.pareto,
-            self.objective,
-            self.strategy,
-            self.driver,
-            self.cudnn,
-            self.pytorch,
-            self.rules,
-            millionths,
-            from,
-            outcomes,
-            self.model_digest,)
-        .map(|_| ())
-        .map_err(with_context("store a recommendation"))
+                    self.id, self.fit_id, self.created_at, millionths, from, outcomes
+                    $(, self.$text)* $(, self.$optional)* $(, self.$number)* $(, self.$other)*)
+            };
+        }
+        each_column!(inserted)
+            .map(|_| ())
+            .map_err(with_context("store a recommendation"))
     }
 }

@@ -11,10 +11,11 @@
 //! they were stored, and the numbers of those that are gone are kept for a while (`migrations/0022`). Every list first
 //! reads what is new of both; reads of one row do so once a [`FRESH`].
 
-use crate::text::by_name;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
+
+use sqlx::Row as _;
 
 use super::columns::{Columns, Current};
 use super::row::{PackedRow, TextTable};
@@ -22,7 +23,8 @@ use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
 use crate::engine::query;
 use crate::outcome::{Lessons, share};
-use crate::{Db, StoreError, Time, with_context};
+use crate::text::by_name;
+use crate::{Db, StoreError, with_context};
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -113,53 +115,35 @@ impl ResultIndex {
     }
 }
 
-/// A row as the table has it.
-struct Found {
-    number: i64,
-    id: String,
-    fit_id: String,
-    rank: i64,
-    model: String,
-    model_kind: String,
-    device: String,
-    gpu: String,
-    precision: String,
-    optimizer: Option<String>,
-    optimizer_impl: Option<String>,
-    checkpointing: String,
-    mode: String,
-    limit_bytes: i64,
-    world_size: i64,
-    micro_batch: i64,
-    accumulation_steps: i64,
-    global_batch: i64,
-    max_batch: i64,
-    max_batch_without_retries: i64,
-    peak_allocated_bytes: i64,
-    peak_reserved_bytes: i64,
-    headroom_bytes: i64,
-    limited_by: String,
-    evidence: String,
-    samples_per_second: Option<f64>,
-    step_ms: Option<f64>,
-    optimizer_step_ms: Option<f64>,
-    speed_from: Option<String>,
-    pareto: Option<bool>,
-    objective: String,
-    batchfit_version: String,
-    created_at: Time,
-    strategy: String,
-    driver: Option<String>,
-    cudnn: Option<String>,
-    pytorch: String,
-    rules: String,
-    headroom_millionths: i64,
-    headroom_from: String,
-    headroom_outcomes: i64,
-    model_digest: String,
-}
+/// A row as the table has it, with its number.
+struct Numbered(i64, StoredRecommendation);
 
-by_name!(Found: number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from, pareto, objective, batchfit_version, created_at, strategy, driver, cudnn, pytorch, rules, headroom_millionths, headroom_from, headroom_outcomes, model_digest);
+macro_rules! read {
+    (texts: [$($text:ident),*], optional: [$($optional:ident),*], numbers: [$($number:ident),*], others: [$($other:ident: $type:ty),*]) => {
+        read!(@ sqlx::sqlite::SqliteRow: $($text,)* $($optional,)* $($number,)* $($other,)* id, fit_id, created_at);
+        read!(@ sqlx::postgres::PgRow: $($text,)* $($optional,)* $($number,)* $($other,)* id, fit_id, created_at);
+    };
+    (@ $of:ty: $($column:ident),*) => {
+        impl sqlx::FromRow<'_, $of> for Numbered {
+            fn from_row(row: &$of) -> Result<Numbered, sqlx::Error> {
+                let headroom = StoredHeadroom {
+                    share: share(row.try_get("headroom_millionths")?),
+                    from: row.try_get("headroom_from")?,
+                    outcomes: row.try_get("headroom_outcomes")?,
+                };
+                let mut stored = StoredRecommendation {
+                    $($column: row.try_get(stringify!($column))?,)*
+                    headroom: None,
+                    stale: None,
+                };
+                // Earlier versions did not say.
+                stored.headroom = (!stored.rules.is_empty()).then_some(headroom);
+                Ok(Numbered(row.try_get("number")?, stored))
+            }
+        }
+    };
+}
+each_column!(read);
 
 /// What has happened to the tables.
 struct Now {
@@ -260,7 +244,7 @@ impl Db {
         &self,
         number: i64,
     ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
-        let rows = query!(fetch_all Found, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+        let rows = query!(fetch_all Numbered, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
@@ -269,57 +253,10 @@ impl Db {
                       headroom_outcomes, model_digest
                  FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)
         .map_err(with_context("read recommendations"))?;
-        let rows = rows.into_iter().map(|row| {
-            let recommendation = StoredRecommendation {
-                id: row.id,
-                fit_id: row.fit_id,
-                rank: row.rank,
-                model: row.model,
-                model_kind: row.model_kind,
-                device: row.device,
-                gpu: row.gpu,
-                precision: row.precision,
-                optimizer: row.optimizer,
-                optimizer_impl: row.optimizer_impl,
-                checkpointing: row.checkpointing,
-                mode: row.mode,
-                limit_bytes: row.limit_bytes,
-                world_size: row.world_size,
-                micro_batch: row.micro_batch,
-                accumulation_steps: row.accumulation_steps,
-                global_batch: row.global_batch,
-                max_batch: row.max_batch,
-                max_batch_without_retries: row.max_batch_without_retries,
-                peak_allocated_bytes: row.peak_allocated_bytes,
-                peak_reserved_bytes: row.peak_reserved_bytes,
-                headroom_bytes: row.headroom_bytes,
-                limited_by: row.limited_by,
-                evidence: row.evidence,
-                step_ms: row.step_ms,
-                optimizer_step_ms: row.optimizer_step_ms,
-                samples_per_second: row.samples_per_second,
-                speed_from: row.speed_from,
-                pareto: row.pareto,
-                objective: row.objective,
-                batchfit_version: row.batchfit_version,
-                strategy: row.strategy,
-                driver: row.driver,
-                cudnn: row.cudnn,
-                pytorch: row.pytorch,
-                // Earlier versions did not say.
-                headroom: (!row.rules.is_empty()).then_some(StoredHeadroom {
-                    share: share(row.headroom_millionths),
-                    from: row.headroom_from,
-                    outcomes: row.headroom_outcomes,
-                }),
-                created_at: row.created_at,
-                stale: None,
-                model_digest: row.model_digest,
-                rules: row.rules,
-            };
-            (row.number, recommendation)
-        });
-        Ok(rows.collect())
+        Ok(rows
+            .into_iter()
+            .map(|Numbered(number, row)| (number, row))
+            .collect())
     }
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
