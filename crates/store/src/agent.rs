@@ -4,7 +4,7 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::{Connection, query};
+use super::engine::{Pool, query};
 use super::fit::{Attempt, Claimed, Lease};
 use super::text::named_in_text;
 use super::{Db, FitState, JsonText, LeaseOwner, StoreError, Time, with_context};
@@ -314,12 +314,7 @@ impl Db {
         held: usize,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("claim a fit for an agent"))?;
-        let claimed = claim_on(&mut connection, id, lease, held, now).await;
+        let claimed = claim_on(&self.pool, id, lease, held, now).await;
         claimed.map_err(with_context("claim a fit for an agent"))
     }
 
@@ -360,13 +355,13 @@ impl Db {
 
 /// Alone: of two claims of one agent at the same time, the second sees the first.
 async fn claim_on(
-    connection: &mut Connection,
+    pool: &Pool,
     id: &str,
     lease: Lease<'_>,
     held: usize,
     now: Time,
 ) -> Result<Option<Claimed>, sqlx::Error> {
-    let mut transaction = connection.begin_alone().await?;
+    let mut transaction = pool.begin_alone().await?;
     let claimed = query!(
         fetch_optional Claimed,
         transaction.on(),

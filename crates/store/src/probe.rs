@@ -40,15 +40,8 @@ impl Db {
     pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
         let request = request_digest(&probe.request);
         let report = JsonText::of(&probe.report.0);
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("begin to store a probe"))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context("begin to store a probe"))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context("begin to store a probe"))?;
         query!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             probe.id,

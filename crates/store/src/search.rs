@@ -4,7 +4,7 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::{Connection, query};
+use super::engine::{Pool, query};
 use super::text::named_in_text;
 use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
 use crate::model::Digest;
@@ -137,12 +137,7 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("begin to store a search"))?;
-        add_on(&mut connection, id, (terms, owner), bounds, (idle, now)).await
+        add_on(&self.pool, id, (terms, owner), bounds, (idle, now)).await
     }
 
     /// Keeps an observation, once, however many tell it at the same time.
@@ -163,11 +158,8 @@ impl Db {
         let most = i64::from(bounds.observations);
         // Two that are told at once have numbers of their own.
         let begin = "begin to keep an observation";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(begin))?;
         let added = query!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
              SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = $1), $2, $3, $4, $5, $6
                FROM search
@@ -195,9 +187,8 @@ impl Db {
             transaction.commit().await.map_err(commit)?;
             return Ok(ObservationStatus::New);
         }
+        // There may be no other connection.
         drop(transaction);
-        // There may be no other.
-        drop(connection);
         let state =
             query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
             id)
@@ -226,11 +217,8 @@ impl Db {
     /// Notes that a search needs a recording, before it is told of it. False when there is none.
     pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
         let begin = "begin to refer to a recording";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(begin))?;
         let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
         let commit = with_context("commit what a search refers to");
         transaction.commit().await.map_err(commit)?;
@@ -338,16 +326,14 @@ impl From<Row> for Observation {
 
 /// Makes room for a search and stores it. Alone: two that begin at once make room for one each.
 async fn add_on(
-    connection: &mut Connection,
+    pool: &Pool,
     id: &str,
     (terms, owner): (&JsonText, &str),
     bounds: SearchBounds,
     (idle, now): (Time, Time),
 ) -> Result<bool, StoreError> {
-    let mut transaction = connection
-        .begin_alone()
-        .await
-        .map_err(with_context("begin to store a search"))?;
+    let transaction = pool.begin_alone().await;
+    let mut transaction = transaction.map_err(with_context("begin to store a search"))?;
     query!(
         execute,
         transaction.on(),

@@ -70,11 +70,8 @@ impl Db {
             return Ok(false);
         }
         let step = step.filter(|step| step.len() <= MOST_STEP);
-        let mut connection = self.pool.acquire().await.map_err(with_context(store))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(store))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(store))?;
         query!(execute, transaction.on(), "INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                     peak_reserved_bytes, batchfit_version, answer, step, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
@@ -154,7 +151,7 @@ impl Db {
 
 /// Drops at most `most` runs of before `oldest`, if they were stored before all that are young at `now`. Says how many.
 pub(super) async fn drop_old_runs(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut Transaction,
     (oldest, now): (Time, Time),
     most: i64,
 ) -> Result<u64, StoreError> {

@@ -6,7 +6,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Postgres, Sqlite};
 
-use crate::engine::{Connection, Link, Transaction};
+use crate::engine::{Link, Pool, Transaction, of_file};
 use crate::{Db, StoreError, with_context};
 
 /// The tables, those first to which others refer.
@@ -92,10 +92,8 @@ impl Db {
     /// What is read is one moment of the source. One row is in memory at a time.
     pub async fn copy_to(&self, to: &Db) -> Result<Vec<CopiedRows>, StoreError> {
         let begin = "begin to copy";
-        let mut from = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut from = snapshot(&mut from).await.map_err(with_context(begin))?;
-        let mut into = to.pool.acquire().await.map_err(with_context(begin))?;
-        let mut into = into.begin_alone().await.map_err(with_context(begin))?;
+        let mut from = snapshot(&self.pool).await.map_err(with_context(begin))?;
+        let mut into = to.pool.begin_alone().await.map_err(with_context(begin))?;
         for table in TABLES {
             let there = count(&mut into.link(), table).await;
             let there = there.map_err(with_context("look what is there already"))?;
@@ -127,14 +125,13 @@ impl Db {
 }
 
 /// Begins to read one moment.
-async fn snapshot(connection: &mut Connection) -> Result<Transaction<'_>, sqlx::Error> {
-    use sqlx::Connection as _;
-    Ok(match connection {
+async fn snapshot(pool: &Pool) -> Result<Transaction, sqlx::Error> {
+    Ok(match pool {
         // The first read decides which.
-        Connection::Sqlite(connection) => Transaction::Sqlite(connection.begin().await?),
-        Connection::Postgres(connection) => {
+        Pool::Sqlite(_, writing) => Transaction::Sqlite(writing.begin().await.map_err(of_file)?),
+        Pool::Postgres(pool) => {
             let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-            Transaction::Postgres(connection.begin_with(begin).await?)
+            Transaction::Postgres(pool.begin_with(begin).await?)
         }
     })
 }

@@ -117,11 +117,8 @@ impl Db {
     /// What was stored after something that is young is young itself, whatever a clock that was set back said of it.
     pub async fn prune(&self, oldest: Time, now: Time, most: i64) -> Result<Pruned, StoreError> {
         let begin = "begin to drop old fits";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(begin))?;
         let first_young: Option<i64> = query!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2",
             oldest,
             now,)

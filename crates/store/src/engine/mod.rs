@@ -4,7 +4,7 @@
 //!
 //! Queries are written once, and a test prepares each against the migrations of SQLite (`texts`; `tests/service/postgres.sh` runs them
 //! on PostgreSQL). What is checked when the code compiles, sqlx's `query!`, needs both drivers inside the compiler: a minute of each
-//! build. PostgreSQL gets SQLite's `rowid` as the identity column `number`, by [`for_postgres`]. So a text stays within what both understand: `CASE` and not `max(a, b)`, `CAST(sum(..) AS BIGINT)`, `->` and then `->>` with
+//! build. PostgreSQL gets SQLite's `rowid` as the identity column `number`, and locks the rows `waiting` where a text says `/* LOCKED */`, by [`for_postgres`]. So a text stays within what both understand: `CASE` and not `max(a, b)`, `CAST(sum(..) AS BIGINT)`, `->` and then `->>` with
 //! a single name, flags that are booleans (`NOT uploaded`, not `uploaded = 0`), and a conflict target where something is updated. Where
 //! that is not enough there are two texts side by side: `["SQLite", "PostgreSQL"]`.
 //!
@@ -13,7 +13,7 @@
 //! In SQLite one transaction writes at a time. Who finds another one at work asks again after 1 to 100 ms, however many came later; so
 //! what writes waits for one connection, in turn. In PostgreSQL many do, and two things here depend on that they do not: numbers
 //! that are read as "everything after this one" have to appear in their order, and uploads must not go while another row begins to refer to
-//! them. So every transaction of several statements begins with [`Connection::begin_alone`] and holds one lock of
+//! them. So every transaction of several statements begins with [`Pool::begin_alone`] and holds one lock of
 //! its schema until its end, and so do the single statements that drop uploads.
 
 mod notifications;
@@ -28,9 +28,7 @@ use std::io;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{
-    AssertSqlSafe, Connection as _, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool,
-};
+use sqlx::{AssertSqlSafe, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool};
 
 pub use notifications::{Listener, Payload};
 pub(super) use open::{fault, open_postgres, why_not};
@@ -72,13 +70,28 @@ impl Pool {
         }
     }
 
-    /// For several statements that write.
+    /// For statements that write, in no transaction of their own.
     pub(super) async fn acquire(&self) -> Result<Connection, sqlx::Error> {
         Ok(match self {
             Pool::Sqlite(_, writing) => {
                 Connection::Sqlite(writing.acquire().await.map_err(of_file)?)
             }
             Pool::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
+        })
+    }
+
+    /// Begins a transaction that is the only one of its kind: see Note [Alone].
+    pub(super) async fn begin_alone(&self) -> Result<Transaction, sqlx::Error> {
+        Ok(match self {
+            Pool::Sqlite(_, writing) => {
+                let transaction = writing.begin_with("BEGIN IMMEDIATE").await;
+                Transaction::Sqlite(transaction.map_err(of_file)?)
+            }
+            Pool::Postgres(pool) => {
+                let mut transaction = pool.begin().await?;
+                sqlx::query(ALONE).execute(&mut *transaction).await?;
+                Transaction::Postgres(transaction)
+            }
         })
     }
 
@@ -107,20 +120,6 @@ impl Connection {
             Connection::Postgres(connection) => Link::Postgres(connection),
         }
     }
-
-    /// Begins a transaction that is the only one of its kind: see Note [Alone].
-    pub(super) async fn begin_alone(&mut self) -> Result<Transaction<'_>, sqlx::Error> {
-        Ok(match self {
-            Connection::Sqlite(connection) => {
-                Transaction::Sqlite(connection.begin_with("BEGIN IMMEDIATE").await?)
-            }
-            Connection::Postgres(connection) => {
-                let mut transaction = connection.begin().await?;
-                sqlx::query(ALONE).execute(&mut *transaction).await?;
-                Transaction::Postgres(transaction)
-            }
-        })
-    }
 }
 
 /// Waits for, and takes, the lock of this schema's writers until the transaction ends.
@@ -128,12 +127,12 @@ const ALONE: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended('batchfit ' || current_schema(), 0))";
 
 /// A transaction, undone when it is dropped.
-pub(super) enum Transaction<'c> {
-    Sqlite(sqlx::Transaction<'c, Sqlite>),
-    Postgres(sqlx::Transaction<'c, Postgres>),
+pub(super) enum Transaction {
+    Sqlite(sqlx::Transaction<'static, Sqlite>),
+    Postgres(sqlx::Transaction<'static, Postgres>),
 }
 
-impl Transaction<'_> {
+impl Transaction {
     pub(super) fn link(&mut self) -> Link<'_> {
         match self {
             Transaction::Sqlite(transaction) => Link::Sqlite(transaction),
@@ -212,7 +211,8 @@ pub(super) fn of_file(error: sqlx::Error) -> sqlx::Error {
     }
 }
 
-/// The same text for PostgreSQL, whose identity columns are called `number`: see Note [One text].
+/// The same text for PostgreSQL: see Note [One text].
 pub(super) fn for_postgres(text: &'static str) -> AssertSqlSafe<String> {
-    AssertSqlSafe(text.replace("rowid", "number"))
+    let text = text.replace("rowid", "number");
+    AssertSqlSafe(text.replace("/* LOCKED */", "FOR UPDATE OF waiting SKIP LOCKED"))
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::terms::PATIENCE_MS;
 use super::{Attempt, Lease, LeaseOwner, NewFit};
-use crate::engine::{Connection, query};
+use crate::engine::{Pool, query};
 use crate::request::{keep_request, request_digest};
 use crate::text::by_name;
 use crate::{Db, JsonText, StoreError, StoredRecommendation, Time, with_context};
@@ -79,7 +79,7 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        query!(fetch_optional Claimed, self.pool.writing(), ["UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+        query!(fetch_optional Claimed, self.pool.writing(), "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
@@ -97,36 +97,12 @@ impl Db {
                                      * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
                                               OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
                                AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1)
+                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1 /* LOCKED */)
                   AND state = 'queued'
                RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
                   (SELECT count(*) FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
                   NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request", "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
-                WHERE id = (SELECT waiting.id FROM fit AS waiting
-                              JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
-                                           (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
-                                           + (SELECT count(*) FROM fit_here AS other WHERE other.state = 'running' AND other.owner = asked.owner) END AS turn,
-                                           CASE owner WHEN '' THEN 0 ELSE (SELECT coalesce(max(other.started_at), 0) FROM fit AS other WHERE other.owner = asked.owner) END AS served
-                                      FROM fit AS asked WHERE state = 'queued' AND lane NOT LIKE 'agent %') AS turns ON turns.id = waiting.id
-                             WHERE waiting.state = 'queued'
-                               AND (SELECT count(*) FROM fit AS busy
-                                     WHERE busy.state = 'running' AND busy.lane = waiting.lane AND busy.holder = $4
-                                       AND (busy.lane <> 'simulated' OR busy.owner = ''
-                                            OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner)
-                                            OR NOT EXISTS (SELECT 1 FROM fit AS twin WHERE twin.state = 'running' AND twin.lane = busy.lane
-                                                              AND twin.owner = busy.owner AND twin.id <> busy.id)))
-                                   < CASE waiting.lane WHEN 'simulated' THEN $2 ELSE 1 END
-                                     * CASE WHEN waiting.lane <> 'simulated' OR waiting.owner = ''
-                                              OR EXISTS (SELECT 1 FROM fit_here AS own WHERE own.state = 'running' AND own.owner = waiting.owner) THEN 1 ELSE 2 END
-                               AND ($6 IS NULL OR waiting.device LIKE 'sim:%' OR $6 LIKE '%,' || waiting.lane || ',%')
-                             ORDER BY turns.turn, turns.served, waiting.priority = 'batch' AND waiting.created_at BETWEEN $1 - $3 AND $1, waiting.id LIMIT 1
-                               FOR UPDATE OF waiting SKIP LOCKED)
-                  AND state = 'queued'
-               RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest,
-                  (SELECT count(*) FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
-                  NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
-                  (SELECT text FROM request WHERE digest = request_digest) AS request"],
+                  (SELECT text FROM request WHERE digest = request_digest) AS request",
             now,
             parallel.0,
             PATIENCE_MS,
@@ -155,12 +131,7 @@ impl Db {
     ) -> Result<bool, StoreError> {
         self.in_place()?;
         let result = JsonText::of(result);
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("begin to finish a fit"))?;
-        finish_on(&mut connection, attempt, &result, recommendations, now).await
+        finish_on(&self.pool, attempt, &result, recommendations, now).await
     }
 
     /// Stores a fit that was computed elsewhere, with its answer.
@@ -174,11 +145,8 @@ impl Db {
         let request = request_digest(&fit.request);
         let result = JsonText::of(result);
         let begin = "begin to record a fit";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(begin))?;
         query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at, model_digest, taught)
              VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
@@ -279,16 +247,14 @@ impl Db {
 
 /// Stores the answer of a fit and its recommendations, all or nothing.
 async fn finish_on(
-    connection: &mut Connection,
+    pool: &Pool,
     attempt: Attempt<'_>,
     result: &JsonText,
     recommendations: &[StoredRecommendation],
     now: Time,
 ) -> Result<bool, StoreError> {
-    let mut transaction = connection
-        .begin_alone()
-        .await
-        .map_err(with_context("begin to finish a fit"))?;
+    let transaction = pool.begin_alone().await;
+    let mut transaction = transaction.map_err(with_context("begin to finish a fit"))?;
     let finished = query!(
         execute,
         transaction.on(),

@@ -2,7 +2,7 @@
 
 use super::terms::{FitTerms, IdempotencyKey, keep_key};
 use super::{FitState, question_of};
-use crate::engine::{Connection, query};
+use crate::engine::{Pool, query};
 use crate::model::Digest;
 use crate::request::{keep_request, request_digest};
 use crate::upload::{keep_aside, refer};
@@ -102,17 +102,10 @@ impl Db {
         self.in_place()?;
         let finished = reuse == Reuse::Finished;
         loop {
-            let mut connection = self
-                .pool
-                .acquire()
-                .await
-                .map_err(with_context("begin to queue a fit"))?;
-            let added = enqueue_on(&mut connection, new, finished, capacity, space).await?;
+            let added = enqueue_on(&self.pool, new, finished, capacity, space).await?;
             if let Some(enqueued) = added {
                 return Ok(enqueued);
             }
-            // There may be no other.
-            drop(connection);
             let same: Option<String> = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
                 AND (state IN ('queued', 'running') AND owner = $5
                      OR state = 'done' AND batchfit_version = $2 AND $3
@@ -151,7 +144,7 @@ impl Db {
 /// Puts a fit into the queue with what it refers to, all or nothing; `None` where the same question or a full queue
 /// stands in the way.
 async fn enqueue_on(
-    connection: &mut Connection,
+    pool: &Pool,
     new: &NewFit,
     finished: bool,
     capacity: i64,
@@ -163,10 +156,8 @@ async fn enqueue_on(
     let priority = new.terms.priority.name();
     let timeout_seconds = new.terms.timeout_seconds.map(i64::from);
     let share = new.share(capacity);
-    let mut transaction = connection
-        .begin_alone()
-        .await
-        .map_err(with_context("begin to queue a fit"))?;
+    let transaction = pool.begin_alone().await;
+    let mut transaction = transaction.map_err(with_context("begin to queue a fit"))?;
     let added = query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught, owner)
          SELECT $1, $2, $3, 'queued', $4, $5, $6, $7, $8,

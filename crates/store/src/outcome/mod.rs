@@ -166,18 +166,13 @@ impl Db {
     pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
         self.in_place()?;
         let begin = "begin to keep an outcome";
-        let mut connection = self.pool.acquire().await.map_err(with_context(begin))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(begin))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(begin))?;
         let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
         transaction
             .commit()
             .await
             .map_err(with_context("commit an outcome"))?;
-        // There may be no other.
-        drop(connection);
         for (on, model_digest) in &dropped {
             self.lessons.forget(on, model_digest);
         }

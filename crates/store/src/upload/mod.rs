@@ -1,6 +1,6 @@
 //! The tables of uploaded files, and of models that came with a request and are not shown with its fit.
 
-use super::engine::{Connection, Link, query};
+use super::engine::{Link, Pool, query};
 use super::{Db, JsonText, StoreError, Time, integer, with_context};
 use crate::model::{Digest, UploadKind};
 use crate::text::by_name;
@@ -102,12 +102,7 @@ impl Db {
         new: &NewUpload,
         space: UploadSpace,
     ) -> Result<UploadStatus, StoreError> {
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("begin to keep an upload"))?;
-        keep_on(&mut connection, new, space).await
+        keep_on(&self.pool, new, space).await
     }
 
     /// What is known about an upload, by any of its digests.
@@ -175,11 +170,8 @@ impl Db {
     pub async fn drop_upload(&self, name: &Digest) -> Result<Dropped, StoreError> {
         let digits = name.digits();
         let dropping = "drop an upload";
-        let mut connection = self.pool.acquire().await.map_err(with_context(dropping))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(dropping))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(dropping))?;
         let dropped = query!(
             execute,
             transaction.on(),
@@ -190,8 +182,6 @@ impl Db {
         )
         .map_err(with_context(dropping))?;
         transaction.commit().await.map_err(with_context(dropping))?;
-        // There may be no other.
-        drop(connection);
         if dropped > 0 {
             return Ok(Dropped::Yes);
         }
@@ -205,11 +195,8 @@ impl Db {
     /// request, all that no work needs. Says how many were dropped.
     pub async fn sweep_uploads(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
         let sweep = "drop uploads that expired";
-        let mut connection = self.pool.acquire().await.map_err(with_context(sweep))?;
-        let mut transaction = connection
-            .begin_alone()
-            .await
-            .map_err(with_context(sweep))?;
+        let transaction = self.pool.begin_alone().await;
+        let mut transaction = transaction.map_err(with_context(sweep))?;
         let dropped = query!(
             execute,
             transaction.on(),
@@ -231,14 +218,12 @@ impl Db {
 }
 
 async fn keep_on(
-    connection: &mut Connection,
+    pool: &Pool,
     new: &NewUpload,
     space: UploadSpace,
 ) -> Result<UploadStatus, StoreError> {
-    let mut transaction = connection
-        .begin_alone()
-        .await
-        .map_err(with_context("begin to keep an upload"))?;
+    let transaction = pool.begin_alone().await;
+    let mut transaction = transaction.map_err(with_context("begin to keep an upload"))?;
     let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
     let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 AND owner = $5 THEN $3 ELSE used_at END, about = $4
           WHERE digest = $1 AND kind = $2 AND uploaded AND (owner = $5 OR used_at >= $6)",
