@@ -1,6 +1,5 @@
 //! Claims fits and has them answered.
 
-mod duplicates;
 mod thread;
 mod waits;
 
@@ -14,21 +13,21 @@ use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
 use super::clock::milliseconds;
-use super::document::{FitError, json, recommendations};
+use super::document::{FitDocument, FitError, json, recommendations};
 use super::events::Notification;
 use super::lanes::answering;
-use super::queue::{Running, Shared};
+use super::queue::{Running, Shared, had_its_limit};
 use super::shares::{niceness_of, yielding};
 use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::jobs::{Isolation, Work};
 use crate::limits::{Cancel, with_cancel};
 use crate::model::{
-    HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind, Uploads,
+    DeviceChoice, HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind,
+    Uploads,
 };
 use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
 
-use duplicates::answered_before;
 pub(super) use thread::on_thread;
 use waits::{overdue, until_stopped};
 
@@ -441,4 +440,28 @@ async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(),
     let now = Time::from(Timestamp::now());
     persist(shared, id, || shared.db.fail(attempt, &error, now)).await?;
     Ok(())
+}
+
+/// Whether nothing that the answer depends on can have changed since it was given.
+fn is_reusable(request: &Request) -> bool {
+    matches!(request.device, DeviceChoice::Sim(_)) || request.memory_limit.is_some()
+}
+
+/// The answer to the same question in other words, where nothing that it depends on can have changed. The client then gets
+/// their own document.
+async fn answered_before(
+    shared: &Shared,
+    claimed: &Claimed,
+    request: &Request,
+) -> Option<FitResult> {
+    if !is_reusable(request) {
+        return None;
+    }
+    // What an agent answered stays that agent's word: this is the service's own.
+    let found = shared.db.finished_fit(&claimed.fingerprint, false).await;
+    let id = found.ok()??;
+    let fit = FitDocument::of(shared.db.fit(&id).await.ok()??, None);
+    let answer = fit.answer()?;
+    let is_simulated = matches!(request.device, DeviceChoice::Sim(_));
+    (is_simulated || had_its_limit(request, answer.recommendation.limit_bytes)).then_some(answer)
 }

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::http::App;
-use crate::http::request::idempotency;
+use crate::http::request::headers::idempotency_key;
 use crate::http::request::uploads::{BufferedBody, ReceivedBody, on_thread};
 use crate::http::response::problem::{Code, Problem};
 use crate::http::response::response_cache::{Answer, ResponseCache};
@@ -37,7 +37,7 @@ impl FromRequest<App> for RequestBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<RequestBody, Problem> {
-        let named = idempotency::key(request.headers())?;
+        let named = idempotency_key(request.headers())?;
         let client = request.extensions().get::<Client>();
         let owner = client.map(|client| client.id.clone()).unwrap_or_default();
         let received = app.uploads.arrive(request).await?;

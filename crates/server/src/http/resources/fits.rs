@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::{NewRequest, RequestBody};
+use crate::http::request::headers::preferred_wait;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
-use crate::http::request::prefer;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::formats::get_fit_format;
 use crate::http::response::problem::{Code, Problem};
@@ -111,7 +111,7 @@ async fn create(
     let NewRequest { held, key, same } = new;
     let BufferedBody { read, permit } = held;
     let now = Time::from(Timestamp::now());
-    let patience = prefer::wait(&headers);
+    let patience = preferred_wait(&headers);
     let asking = EnqueueOptions {
         interactive: patience.is_some(),
         owner: client.id.clone(),
@@ -171,7 +171,7 @@ fn answer(fit: &FitDocument) -> Answer {
 fn known(headers: &HeaderMap, answer: Answer) -> Response {
     let location = [(LOCATION, format!("/v1/fits/{}", answer.id))];
     let body = ([(CONTENT_TYPE, "application/json")], answer.document);
-    match prefer::wait(headers) {
+    match preferred_wait(headers) {
         Some(patience) => (StatusCode::OK, location, [applied(patience)], body).into_response(),
         None => (StatusCode::ACCEPTED, location, body).into_response(),
     }

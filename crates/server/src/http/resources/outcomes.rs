@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::idempotency;
+use crate::http::request::headers::idempotency_key;
 use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
@@ -58,7 +58,7 @@ impl FromRequest<App> for OutcomeReport {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<OutcomeReport, Problem> {
-        let name = idempotency::key(request.headers())?;
+        let name = idempotency_key(request.headers())?;
         let client = request.extensions().get::<Client>();
         let owner = client.map(|client| client.id.clone()).unwrap_or_default();
         let (told, digest) = small_named(request, app, ReportedOutcome::parse).await?;

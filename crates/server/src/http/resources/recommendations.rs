@@ -12,8 +12,8 @@ use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::RequestBody;
+use crate::http::request::headers::preferred_wait;
 use crate::http::request::parameters::{Parameters, no_cursor};
-use crate::http::request::prefer;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::resources::fits::sent;
 use crate::http::response::problem::{Code, Problem};
@@ -172,7 +172,7 @@ pub(in crate::http) async fn create_refresh(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let patience = prefer::wait(&headers);
+    let patience = preferred_wait(&headers);
     let now = Time::from(Timestamp::now());
     let asking = EnqueueOptions {
         interactive: patience.is_some(),
