@@ -18,7 +18,56 @@ pub(crate) fn operation(is_transposed: bool) -> i32 {
     i32::from(is_transposed)
 }
 
-pub(crate) struct Description(pub(crate) cublasLtMatmulDesc_t);
+/// Declares a descriptor, by the library's functions that set its attributes and destroy it.
+macro_rules! descriptor {
+    ($name:ident($raw:ty), $attribute:ty, $set:ident, $destroy:ident) => {
+        pub(crate) struct $name(pub(crate) $raw);
+
+        impl $name {
+            pub(crate) fn set<T>(
+                &mut self,
+                attribute: $attribute,
+                value: &T,
+            ) -> Result<(), GpuError> {
+                // SAFETY: the descriptor is live, and the value is copied from a live place of that size.
+                check(stringify!($set), unsafe {
+                    sys::$set(
+                        self.0,
+                        attribute,
+                        ptr::from_ref(value).cast(),
+                        size_of::<T>(),
+                    )
+                })
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                // SAFETY: created by this type and not used after this.
+                unsafe { sys::$destroy(self.0) };
+            }
+        }
+    };
+}
+
+descriptor!(
+    Description(cublasLtMatmulDesc_t),
+    DescAttribute,
+    cublasLtMatmulDescSetAttribute,
+    cublasLtMatmulDescDestroy
+);
+descriptor!(
+    Layout(cublasLtMatrixLayout_t),
+    LayoutAttribute,
+    cublasLtMatrixLayoutSetAttribute,
+    cublasLtMatrixLayoutDestroy
+);
+descriptor!(
+    Preference(cublasLtMatmulPreference_t),
+    PreferenceAttribute,
+    cublasLtMatmulPreferenceSetAttribute,
+    cublasLtMatmulPreferenceDestroy
+);
 
 impl Description {
     /// A product in float32, or in float64 of float64.
@@ -40,28 +89,7 @@ impl Description {
         })?;
         Ok(Description(raw))
     }
-
-    pub(crate) fn set<T>(&mut self, attribute: DescAttribute, value: &T) -> Result<(), GpuError> {
-        // SAFETY: the descriptor is live, and the value is copied from a live place of that size.
-        check("cublasLtMatmulDescSetAttribute", unsafe {
-            sys::cublasLtMatmulDescSetAttribute(
-                self.0,
-                attribute,
-                ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
-    }
 }
-
-impl Drop for Description {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatmulDescDestroy(self.0) };
-    }
-}
-
-pub(crate) struct Layout(pub(crate) cublasLtMatrixLayout_t);
 
 impl Layout {
     /// A column-major matrix of this height and width, `pitch` elements between its columns.
@@ -80,7 +108,7 @@ impl Layout {
     }
 
     /// So many matrices, `stride` elements between their starts.
-    pub(crate) fn repeated(self, count: u64, stride: u64) -> Result<Layout, GpuError> {
+    pub(crate) fn repeated(mut self, count: u64, stride: u64) -> Result<Layout, GpuError> {
         let count = i32::try_from(count).unwrap_or(i32::MAX);
         self.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count)?;
         self.set(
@@ -89,28 +117,7 @@ impl Layout {
         )?;
         Ok(self)
     }
-
-    fn set<T>(&self, attribute: LayoutAttribute, value: &T) -> Result<(), GpuError> {
-        // SAFETY: the layout is live, and the value is copied from a live place of that size.
-        check("cublasLtMatrixLayoutSetAttribute", unsafe {
-            sys::cublasLtMatrixLayoutSetAttribute(
-                self.0,
-                attribute,
-                ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
-    }
 }
-
-impl Drop for Layout {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatrixLayoutDestroy(self.0) };
-    }
-}
-
-pub(crate) struct Preference(pub(crate) cublasLtMatmulPreference_t);
 
 impl Preference {
     pub(crate) fn create() -> Result<Preference, GpuError> {
@@ -120,29 +127,6 @@ impl Preference {
             sys::cublasLtMatmulPreferenceCreate(&raw mut raw)
         })?;
         Ok(Preference(raw))
-    }
-
-    pub(crate) fn set<T>(
-        &mut self,
-        attribute: PreferenceAttribute,
-        value: &T,
-    ) -> Result<(), GpuError> {
-        // SAFETY: the preference is live, and the value is copied from a live place of that size.
-        check("cublasLtMatmulPreferenceSetAttribute", unsafe {
-            sys::cublasLtMatmulPreferenceSetAttribute(
-                self.0,
-                attribute,
-                ptr::from_ref(value).cast(),
-                size_of::<T>(),
-            )
-        })
-    }
-}
-
-impl Drop for Preference {
-    fn drop(&mut self) {
-        // SAFETY: created by this type and not used after this.
-        unsafe { sys::cublasLtMatmulPreferenceDestroy(self.0) };
     }
 }
 
