@@ -359,7 +359,7 @@ fn square([height, width]: [u64; 2]) -> Length {
 /// The ends and the step of a text that is meant as a range; no ends where they are wrong.
 fn range(text: &str) -> Option<(Option<(u64, u64)>, usize)> {
     let (ends, step) = text.split_once(':').unwrap_or((text, "1"));
-    let (first, last) = ends.split_once('-')?;
+    let (first, last) = ends.split_once("..").or_else(|| ends.split_once('-'))?;
     let read = || {
         let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         let step: usize = step.trim().parse().ok()?;

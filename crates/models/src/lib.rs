@@ -31,7 +31,7 @@ pub use fields::{Fields, LARGEST, Readable, choice, whole, wrong};
 pub use generation::{Generation, KeptIn, MOST_SOAKED, Sampling};
 pub use lengths::{Length, LengthCount, LengthOf, Lengths};
 pub use request_error::{RequestError, nearest};
-pub use synonyms::same as same_value;
+pub use synonyms::{NAMES as OTHER_NAMES, same as same_value};
 
 use batchfit_step::{Globs, limits, shape};
 use batchfit_torch::{aten, compile, graph, ops};

@@ -3,6 +3,7 @@
 
 mod commands;
 mod settings;
+mod unknown;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,17 +15,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use super::Arguments;
 use crate::cli::question::is_on;
 use crate::model::members::{Kind, TRAINING};
-use crate::model::{nicknames, preset};
+use crate::model::{OTHER_NAMES, nicknames, preset};
 
 use commands::no_command;
 pub(in crate::cli) use settings::of_settings;
+use unknown::{unknown, unknown_word, wrong_model};
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
 
 /// Names ` = ` flags that mean the same, where `%` is the value and `%|16` one that may be missing, and nothing of what changes no answer; or
-/// names ` | ` what to do. A name may have a value, `strategy=auto`. Last what others call the members of `training` that are one number or
-/// word.
+/// names ` | ` what to do. A name may have a value, `strategy=auto`. Then what no request has, and what others call the members of `training`
+/// that are one number or word.
 static HINTS: LazyLock<String> = LazyLock::new(|| {
     let rows = TRAINING.flags().into_iter().filter(|(_, member, _)| {
         let is_one = matches!(
@@ -40,7 +42,16 @@ static HINTS: LazyLock<String> = LazyLock::new(|| {
             flag.name
         )
     });
-    include_str!("hints.txt").to_owned() + &lines.collect::<String>()
+    let others = OTHER_NAMES
+        .lines()
+        .filter_map(|line| line.split_once(" | "));
+    let others = others.filter(|(_, said)| !said.starts_with("training | "));
+    let others = others.map(|(names, said)| {
+        let kind = if said == LEFT_OUT { "=" } else { "|" };
+        format!("{} {kind} {said}\n", names.replace('_', "-"))
+    });
+    let lines = others.chain(lines).collect::<String>();
+    include_str!("hints.txt").to_owned() + &lines
 });
 
 /// Flags that take a value and are typed without one, and what they mean then: torchvision's and timm's `--amp` is float16.
@@ -162,7 +173,11 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let next = text(at + 1).filter(|next| attached.is_none() && !next.starts_with('-'));
     let given = attached.or(next).unwrap_or_default();
     let is_off = is_on(given) == Some(false);
-    let of_value = row(&format!("{flag}={given}"), " = ");
+    let with_value = format!("{flag}={given}");
+    if row(&with_value, " | ").is_some() {
+        return None;
+    }
+    let of_value = row(&with_value, " = ");
     let dashed = dashed(command, flag).filter(|_| flag.starts_with('-') || attached.is_some());
     let instead = of_value
         .or_else(|| row(flag, " = "))
@@ -260,6 +275,9 @@ pub(super) fn hinted(error: clap::Error, typed: &[OsString]) -> clap::Error {
 
 /// What to type instead about a batch that a flag of `fit` names: one's own words, but for those that nothing is known of.
 pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
+    if let Some(problem) = wrong_model(typed) {
+        return format!("{ONE_BATCH}; {problem}");
+    }
     let mut words = typed.to_vec();
     // The Python package adds it.
     removed(&mut words, "--document");
@@ -297,7 +315,12 @@ const ONE_BATCH: &str = "fit finds the batch";
 /// Takes a flag out of what was typed, with its value.
 fn removed(words: &mut Vec<OsString>, flag: &str) -> Option<String> {
     let name = flag.split('=').next();
-    let is_it = |word: &OsString| word.to_str().and_then(|it| it.split('=').next()) == name;
+    // Of `-bs` only `-b` is unknown.
+    let is_short = flag.len() == 2 && !flag.starts_with("--");
+    let is_it = |word: &OsString| {
+        let word = word.to_str().and_then(|it| it.split('=').next());
+        word == name || word.is_some_and(|it| is_short && it.starts_with(flag))
+    };
     let at = words.iter().position(is_it)?;
     let word = words.remove(at).into_string().ok()?;
     if let Some((_, value)) = word.split_once('=') {
@@ -396,6 +419,17 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
             }
             unknown(command, typed)
         }
+        ErrorKind::ArgumentConflict => {
+            let flag = error.get(ContextKind::InvalidArg)?.to_string();
+            let is_same = error.get(ContextKind::PriorArg)?.to_string() == flag;
+            let name = flag.split(' ').next()?;
+            let mut words = typed.to_vec();
+            let values: Vec<_> = std::iter::from_fn(|| removed(&mut words, name)).collect();
+            let list = format!("`{name} {}`", values.join(","));
+            let is_list = flag.ends_with(",..>") || name == "--on";
+            let instead = if is_list { format!("; {list} compares both") } else { String::new() };
+            is_same.then(|| format!("{name} is given twice, as {}: leave one out{instead}", values.join(" and ")))
+        }
         ErrorKind::InvalidValue => {
             let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
                 return None;
@@ -417,51 +451,6 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         _ => None,
     }
 }
-
-/// Takes the first of these words out that is unknown, and its value: the word, what is spelt alike, the value.
-fn unknown_word(words: &mut Vec<OsString>) -> Option<(String, Option<String>, Option<String>)> {
-    let error = problem(words).filter(|it| it.kind() == ErrorKind::UnknownArgument)?;
-    let text = |kind| error.get(kind).map(ToString::to_string);
-    let (word, count) = (text(ContextKind::InvalidArg)?, words.len());
-    let value = removed(words, &word);
-    (words.len() < count).then(|| (word, text(ContextKind::SuggestedArg), value))
-}
-
-/// What is said of all that is unknown among the words of a question, of what is alike together.
-fn unknown(command: &str, typed: &[OsString]) -> Option<String> {
-    let (mut said, mut words) = (Vec::<(String, String)>::new(), typed.to_vec());
-    while let Some((flag, near, _)) = unknown_word(&mut words) {
-        let is_flag = flag.starts_with('-') || flag.contains('=');
-        let flag = flag.split('=').next()?.to_owned();
-        let advice = match (row(&flag, " | "), near) {
-            (Some(ONE_BATCH), _) => one_batch(typed, &flag),
-            (Some(advice), _) => advice.to_owned(),
-            (None, Some(near)) if is_misspelt(&flag, &near) => format!("did you mean {near}?"),
-            (None, _) if is_flag => ELSE.to_owned(),
-            (None, _) => match question(command, &typed[2..]) {
-                Some(asked) if typed.iter().position(|it| **it == *flag) == Some(3) => {
-                    format!("write `{asked}`")
-                }
-                _ => format!("`batchfit {command} --help` says what each flag takes"),
-            },
-        };
-        match said.iter_mut().find(|(_, known)| *known == advice) {
-            Some((flags, _)) => flags.extend([", ", &flag]),
-            None => said.push((flag.clone(), advice)),
-        }
-        if !is_flag {
-            break;
-        }
-    }
-    let lines = said
-        .iter()
-        .map(|(flags, advice)| format!("there is no {flags}; {advice}"));
-    let lines: Vec<_> = lines.collect();
-    (!lines.is_empty()).then(|| lines.join("\n"))
-}
-
-/// What is said of other flags.
-const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
 
 /// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
 fn is_misspelt(typed: &str, word: &str) -> bool {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::io::Cursor;
 
 use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::document::{self, Kind};
 use super::flags::WAYS;
-use crate::limits::{Text, shorten};
+use crate::cli::arguments::hints;
+use crate::limits::Text;
 use crate::model::members::REQUEST;
 use crate::model::{ModelFiles, RequestDocument, RequestError, exported, of_another_library};
 use crate::recorded;
@@ -89,25 +90,23 @@ pub(super) fn tell(bytes: Vec<u8>) -> Result<(RequestDocument, Kind), RequestErr
 
 /// What to type in place of a file that says how is trained, and not what.
 fn of_a_trainer(text: &[u8], has: impl Fn(&str) -> bool) -> Option<String> {
-    if has("base_model_name_or_path") {
-        let adapter: Value = serde_json::from_slice(text).ok()?;
-        let base = adapter["base_model_name_or_path"]
-            .as_str()
-            .unwrap_or("MODEL");
-        let rank = adapter["r"].as_u64().unwrap_or(16);
-        return Some(format!(
-            "it is an adapter of PEFT: `batchfit fit {} --lora {rank}`",
-            shorten(base)
-        ));
-    }
     if has("zero_optimization") || has("train_micro_batch_size_per_gpu") {
         return Some("it is a config of DeepSpeed, which is not modelled: `batchfit run --on CARD --gpus 8 -- python train.py` runs your own \
                      script with it on virtual GPUs".to_owned());
     }
-    (has("per_device_train_batch_size") || has("gradient_accumulation_steps")).then(|| {
-        "it holds arguments of a trainer, not a model: name the model, and give them as flags (`--bf16`, `--gradient-checkpointing`, \
-         `--optim adamw_torch`, `--max-length 2048`)".to_owned()
-    })
+    let kind = if has("base_model_name_or_path") {
+        "an adapter of PEFT"
+    } else if has("per_device_train_batch_size") || has("gradient_accumulation_steps") {
+        "a trainer's arguments"
+    } else {
+        return None;
+    };
+    let settings: Map<String, Value> = serde_json::from_slice(text).ok()?;
+    let lines = settings
+        .iter()
+        .map(|(key, value)| format!("{key}: {value}\n"));
+    let asks = hints::of_settings(&(lines.collect::<String>() + "model_name: MODEL\n"))?;
+    Some(format!("this is {kind}, not a model: {asks}"))
 }
 
 /// Says what bytes that are no JSON object look like.

@@ -141,6 +141,9 @@ fn adapter(given: &mut Vec<FlagValue>) {
                     .collect();
                 lora.extend(new);
             }
+            ("lora_dropout", value) => {
+                lora.insert("lora_dropout".to_owned(), value.clone());
+            }
             ("lora_target_modules", value) => {
                 let name = "target_modules";
                 let names = value.as_str().map(|text| match same_value(name, text) {
@@ -336,7 +339,10 @@ fn several(flag: &str, text: &str) -> Result<Option<Value>, CliError> {
     }
     // A sign in front is one of a number, which is then refused for what it is.
     let is_list = items(flag, Some(text))?.len() > 1;
-    let is_several = is_list || text.contains(':') || text.trim_start_matches('-').contains('-');
+    let is_several = is_list
+        || text.contains(':')
+        || text.contains("..")
+        || text.trim_start_matches('-').contains('-');
     Ok(is_several.then(|| Value::from(text)))
 }
 

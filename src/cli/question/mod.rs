@@ -330,6 +330,13 @@ fn input(
     Ok((document, kind, file))
 }
 
+/// What is wrong with a model that is no file here.
+pub(super) fn no_model(what: &Path) -> Option<String> {
+    let is_name = what != Path::new("-") && !what.exists();
+    let problem = is_name.then(|| source::find(what).err()).flatten()?;
+    Some(problem.into_problem().detail)
+}
+
 /// The contents of the files of `--recorded`.
 fn recordings(question: &arguments::RequestFlags) -> Result<Vec<Vec<u8>>, CliError> {
     let (paths, batches) = (&question.own.recorded, &question.own.batches);

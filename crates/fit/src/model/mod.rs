@@ -14,8 +14,8 @@ pub use batchfit_models::presets::{
     Override, Preset, is_of_transformers, of_family, preset, presets,
 };
 pub use batchfit_models::{
-    Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, PYTORCH, RequestError, Sampling,
-    exported, members, same_value,
+    Generation, KeptIn, Length, LengthCount, LengthOf, Lengths, OTHER_NAMES, PYTORCH, RequestError,
+    Sampling, exported, members, same_value,
 };
 pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,

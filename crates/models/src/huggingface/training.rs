@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::is_language_model;
 use crate::Globs;
 use crate::compile::in_short;
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 use crate::huggingface::prelude::*;
 use crate::tracing::{Lora, Targets, Trained, prefixes};
 
@@ -226,17 +226,32 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, RequestError> {
         return Ok(None);
     };
     let any = Fields::any(value, &fields.at("lora"), "lora")?;
-    if let Some(member) = NOT_BUILT.iter().find(|member| any.get(member).is_some()) {
+    let is_set = |value: &serde_json::Value| {
+        !["null", "false", "\"none\"", "[]", "{}"].contains(&&*value.to_string())
+    };
+    if let Some(member) = NOT_BUILT
+        .iter()
+        .find(|member| any.get(member).is_some_and(is_set))
+    {
         let problem = format!(
             "adapters are not built with {member}; `batchfit export`, of batchfit's Python client, writes the graph of a model that PEFT \
              has adapted, and --model takes it"
         );
         return Err(RequestError::at(any.at(member), problem));
     }
-    let lora = Fields::of(value, &fields.at("lora"), "lora", &LORA)?;
+    let lora = Fields::of(
+        value,
+        &fields.at("lora"),
+        "lora",
+        &[&LORA[..], &NOT_BUILT].concat(),
+    )?;
     let targets = match lora.get("target_modules") {
         None => None,
         Some(value) if value.as_str() == Some("all-linear") => Some(Targets::AllLinear),
+        Some(value) if value.is_string() => {
+            let problem = "target_modules must be \"all-linear\" or a list of names";
+            return Err(wrong(&lora.at("target_modules"), value, problem));
+        }
         Some(_) => {
             let names = lora.texts("target_modules")?.unwrap_or_default();
             check_names(&names, &lora.at("target_modules"))?;

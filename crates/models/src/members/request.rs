@@ -74,7 +74,7 @@ pub static MODEL: Object = Object {
         Member::new("hf", Kind::Other, "").also("config hf_config huggingface"),
         Member::new("seq_len", Kind::Other, "")
             .flag(Heading::Model, "seq-len", "N,..", "Tokens in a sample; several: 128,512, 64-512:64, 64:900,512:30, a .json")
-            .also("seq_length seqlen sequence_length max_length max_seq_len max_seq_length context_length block_size"),
+            .also("seq_length seqlen sequence_length max_length max_seq_len max_seq_length context_length block_size cutoff_len sequence_len max_source_length model_max_length"),
         Member::new("target_len", Kind::Whole(1, LARGEST), "").flag(Heading::Model, "target-len", "N", "Tokens in the target of a model that translates"),
         Member::new("loss_chunks", Kind::Other, ""),
         Member::new("param_dtype", Kind::Other, ""),

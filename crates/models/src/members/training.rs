@@ -39,7 +39,7 @@ pub static TRAINING: Object = Object {
         Member::new("label_smoothing", Kind::Number(0.0, 1.0), "`label_smoothing` of the loss, where it is `cross_entropy`. Models of transformers have it from code of the Trainer, which is\nnot simulated.").example("0.1")
             .trains().flag(Training, "label-smoothing", "SHARE", "cross_entropy's label_smoothing").hidden()
             .also("smoothing label_smooth label_smoothing_factor"),
-        Member::new("parallel", Kind::Object(&PARALLEL), "").also("strategy distributed ddp fsdp deepspeed zero_stage"),
+        Member::new("parallel", Kind::Object(&PARALLEL), "").also("strategy distributed ddp fsdp"),
     ],
 };
 

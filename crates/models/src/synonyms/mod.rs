@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::request_error::{MOST_LISTED, RequestError, nearest};
 use crate::limits::shorten;
+pub use names::NAMES;
 use names::{RequestObject, Synonym, names};
 pub(super) use values::{ValueSynonym, implied};
 

@@ -67,10 +67,17 @@ pub(super) enum Synonym {
     Advice(&'static str),
 }
 
+/// Words of others that no request has, a line each, and ` | ` what to do; `-` where they change no memory.
+pub const NAMES: &str = include_str!("names.txt");
+
 /// Every word once, in small letters, with underscores and blanks between them: then what to do, or the fields of a switch.
 pub(super) fn names() -> impl Iterator<Item = (&'static str, Synonym)> {
-    include_str!("names.txt").lines().filter_map(|line| {
+    NAMES.lines().filter_map(|line| {
         let (words, said) = line.split_once(" | ")?;
+        let said = match said {
+            "-" => "it changes no memory, so leave it out",
+            said => said,
+        };
         let switch = said.strip_prefix("training | ");
         let switch = switch.and_then(|fields| fields.split_once(" | "));
         Some((

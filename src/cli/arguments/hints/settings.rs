@@ -1,35 +1,62 @@
 //! Questions about settings of other trainers.
 
-use super::{LEFT_OUT, ONE_BATCH, row};
+use super::{LEFT_OUT, ONE_BATCH, is_on, row};
 
-/// The question about what a trainer's settings in YAML say, as far as they have words here, and what is not in it.
+/// The settings of YAML with what they are: lists with commas between their items, and `{` where there are further settings in them.
+fn pairs(settings: &str) -> Vec<(&str, String)> {
+    let mut pairs = Vec::<(&str, String)>::new();
+    for line in settings.lines() {
+        let line = line.split(" #").next().unwrap_or_default().trim_end();
+        let (own, last) = (line.trim_start(), pairs.last_mut());
+        match (own.strip_prefix("- "), last) {
+            (Some(item), Some((_, value))) => value.extend([",", item]),
+            (None, Some((_, value))) if own.len() < line.len() => value.push('{'),
+            _ => pairs.extend(
+                own.split_once(':')
+                    .map(|(key, value)| (key, value.to_owned())),
+            ),
+        }
+    }
+    for (_, value) in &mut pairs {
+        value.retain(|c| !"[]\"'".contains(c));
+        *value = value.replace(", ", ",").trim_matches([' ', ',']).to_owned();
+    }
+    pairs
+}
+
+/// The question about what a trainer's settings in YAML say, as far as they have words here, and what is not in it. The first model is meant.
 pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     let (mut model, mut batch, mut flags) = (None, None, String::new());
-    let (mut has_adapter, mut is_quantized) = (false, false);
-    // Nested settings are indented.
-    for (key, value) in settings.lines().filter_map(|line| line.split_once(": ")) {
-        let value = value
-            .split(" #")
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .trim_matches(['"', '\'']);
-        has_adapter |= value.ends_with("lora");
-        is_quantized |= value == "qlora" || key.starts_with("load_in_") && value == "true";
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-        if value.is_empty() || !value.chars().all(is_plain) {
+    let (mut has_adapter, mut is_quantized, mut left) = (false, false, Vec::new());
+    let pairs = pairs(settings);
+    for (key, value) in &pairs {
+        let value = value.as_str();
+        if is_on(value) == Some(false) || ["", "null", "~", "{}"].contains(&value) {
             continue;
         }
-        match (row(key, " = "), row(key, " | ")) {
-            (Some("%"), _) => model = Some(value),
+        let is_adapter = ["lora", "qlora"].contains(&&*value.to_lowercase());
+        has_adapter |= is_adapter;
+        is_quantized |= value == "qlora";
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,".contains(c);
+        let of_value = row(&format!("{key}={value}"), " = ");
+        match (of_value.or_else(|| row(key, " = ")), row(key, " | ")) {
             (Some(LEFT_OUT), _) => {}
+            _ if is_adapter => {}
             (Some(said), _) if said.contains("=%|") => {}
-            (Some(said), _) if said.contains('%') => {
-                flags.extend([" ", &said.replace('%', value)]);
+            (Some(said), _) if said.contains('%') && value.chars().all(is_plain) => match said {
+                "%" => model = model.or(Some(value)),
+                _ => flags.extend([" ", &said.replace('%', value)]),
+            },
+            (Some(said), _) if of_value.is_some() || ["true", "auto", "True"].contains(&value) => {
+                flags.extend([" ", said]);
             }
-            (Some(said), _) if ["true", "auto"].contains(&value) => flags.extend([" ", said]),
             (None, Some(ONE_BATCH)) => batch = Some(value),
-            _ => {}
+            (_, Some(said)) => {
+                is_quantized |= said.starts_with("4-bit");
+                left.push(*key);
+            }
+            (Some(_), None) => left.push(*key),
+            (None, None) => {}
         }
     }
     if has_adapter {
@@ -39,17 +66,24 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
             flags += " --lora 16";
         }
     }
+    if is_quantized && !flags.contains("--precision ") {
+        flags += " --precision bf16";
+    }
     let flags = match batch {
         Some(batch) => format!("probe {} --on CARD --batch {batch}{flags}", model?),
         None => format!("fit {} --on CARD{flags}", model?),
     };
-    let left_out = if is_quantized {
-        ", with 16-bit weights: 4-bit ones are not modelled"
+    let weights = if is_quantized {
+        ", with 16-bit weights"
     } else {
         ""
     };
+    let left = match left.as_slice() {
+        [] => String::new(),
+        left => format!(", but for {}", left.join(", ")),
+    };
     Some(format!(
-        "`batchfit {flags}` asks about what it says{left_out}"
+        "`batchfit {flags}` asks about what it says{weights}{left}"
     ))
 }
 
@@ -63,18 +97,23 @@ mod tests {
                        micro_batch_size: 2\ngradient_checkpointing: true\nbf16: auto\nfp16: false\ndatasets:\n  - path: x\n";
         let factory = "model_name_or_path: \"Qwen/Qwen2.5-7B\"\nfinetuning_type: lora\ncutoff_len: 2048\nflash_attn: fa2\n";
 
+        let targets = "lora_target_modules:\n  - q_proj\n  - v_proj\nsample_packing: true\nfsdp:\n  - full_shard\nplugins:\n  x: y\n";
+        let said = |text: &str| of_settings(text).unwrap_or_default();
+
         assert_eq!(
-            of_settings(axolotl).as_deref(),
-            Some(
-                "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
-                 --precision bf16` asks about what it says, with 16-bit weights: 4-bit ones are not modelled"
-            )
+            said(axolotl),
+            "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
+             --precision bf16` asks about what it says, with 16-bit weights, but for load_in_4bit"
         );
         assert_eq!(
-            of_settings(factory).as_deref(),
-            Some(
-                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says"
-            )
+            said(factory),
+            "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says"
+        );
+        assert_eq!(
+            said(&format!(
+                "model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"
+            )),
+            "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj` asks about what it says, but for sample_packing, fsdp, stage"
         );
         assert_eq!(of_settings("model: 7\n$(rm): x"), None);
     }
