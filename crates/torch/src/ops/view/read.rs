@@ -38,14 +38,9 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
                 strides.len()
             ));
         }
-        let offset = match args.length("storage_offset")? {
-            None => Extent::ZERO,
-            Some(Length::Number(number)) => {
-                let number = u64::try_from(number).map_err(|_| format!("it begins at {number}"))?;
-                Extent::fixed(number)
-            }
-            Some(Length::Batched(offset)) => offset,
-        };
+        let offset = args.length("storage_offset")?;
+        let offset = offset.map_or(Some(Extent::ZERO), counted);
+        let offset = offset.ok_or("it begins before its memory")?;
         let view = View::Strided {
             shape,
             strides,
@@ -175,10 +170,11 @@ fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
 fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     let target = args.target;
     let dim = || args.dim("dim", Some(0), from.len());
-    let into_parts_of = |size: Extent, dim: usize| {
+    let into_parts_of = |size: Extent, of_nothing: u64, dim: usize| {
         let problem = || format!("cannot split dimension {dim} of {from:?} by {size}");
         // Whole parts, as many as fit, and the rest.
         let whole = match (from[dim].as_fixed(), size.as_fixed()) {
+            (Some(0), Some(0)) => Some(of_nothing),
             (Some(length), Some(size)) => length.checked_div(size),
             _ => from[dim]
                 .checked_div(size)
@@ -229,14 +225,15 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
         }
         "aten.split.Tensor" | "aten.unsafe_split.Tensor" => {
             let dim = dim()?;
-            let size = args.length("split_size")?.ok_or("it has no size")?;
-            into_parts_of(at(size, from[dim])?, dim)?
+            let size = args.length("split_size")?.and_then(counted);
+            into_parts_of(size.ok_or("it has no size")?, 1, dim)?
         }
         "aten.chunk.default" | "aten.unsafe_chunk.default" => {
-            let (dim, chunks) = (dim()?, args.count("chunks", None)?.max(1));
-            let size = (from[dim] + Extent::fixed(chunks - 1)).floor_div(chunks);
+            let (dim, chunks) = (dim()?, args.count("chunks", None)?);
+            let last = Extent::fixed(chunks.saturating_sub(1));
+            let size = (from[dim] + last).floor_div(chunks);
             let size = size.ok_or_else(|| format!("it cuts {from:?} into {chunks} parts"))?;
-            into_parts_of(size, dim)?
+            into_parts_of(size, chunks, dim)?
         }
         "aten.split.sizes"
         | "aten.split_with_sizes.default"
@@ -362,6 +359,14 @@ fn expand(from: &[Extent], to: &[Option<Extent>]) -> Result<Vec<Extent>, String>
         .collect()
 }
 
+/// A length that is none from the end.
+fn counted(length: Length) -> Option<Extent> {
+    match length {
+        Length::Number(number) => u64::try_from(number).ok().map(Extent::fixed),
+        Length::Batched(length) => Some(length),
+    }
+}
+
 /// A place along a dimension, as in Python: negative counts from the end, and both are clamped to the length
 /// where that is a number. Where it depends on the batch, tracing has checked that it reaches as far.
 fn at(place: Length, length: Extent) -> Result<Extent, String> {
@@ -428,4 +433,61 @@ pub(in crate::ops) fn diagonal(args: &Arguments<'_>, from: &[Extent]) -> Result<
             args.dim("dim2", Some(1), from.len())?,
         ],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use crate::aten::Scope;
+    use crate::aten::schema::NamedArg;
+    use crate::ops::{Op, infer};
+    use crate::shape::{DType, Type};
+
+    use super::*;
+
+    /// How long the first dimension is of what PyTorch 2.11 makes of a tensor of this length, `None` where it refuses.
+    fn lengths(length: u64, target: &str, inputs: &str) -> Option<Vec<u64>> {
+        let arg = |input: &str| {
+            let (name, value) = input.split_once('=').unwrap();
+            let kind = ["int", "ints"][usize::from(value.starts_with('['))];
+            format!(r#"{{"name": "{name}", "arg": {{"as_{kind}": {value}}}}}"#)
+        };
+        let inputs: Vec<String> = inputs.split(' ').map(arg).collect();
+        let inputs = format!("[{}]", inputs.join(","));
+        let inputs: Vec<NamedArg<'_>> = serde_json::from_str(&inputs).unwrap();
+        let scope = Scope {
+            tensors: HashMap::new(),
+            sizes: HashMap::new(),
+            pending: HashMap::new(),
+            numbers: HashMap::new(),
+            types: HashMap::new(),
+        };
+        let from = vec![Extent::fixed(length)];
+        let types = |_| unreachable!("no argument is a tensor");
+        let args = Arguments {
+            target,
+            types: &types,
+            inputs: &inputs,
+            scope: &scope,
+            rows: None,
+            chosen_percent: None,
+        };
+        let view = part(&args, &from).ok()?;
+        let made = infer(&Op::View(view), &[(DType::Float32, from)]).ok()?;
+        let first = |(_, shape): &Type| shape.first().map_or(1, |first| first.at(1));
+        Some(made.iter().map(first).collect())
+    }
+
+    #[test]
+    fn parts_of_nothing_are_as_many_as_in_pytorch() {
+        for line in include_str!("parts.txt").lines() {
+            let (call, made) = line.split_once(" -> ").unwrap();
+            let mut words = call.splitn(3, ' ');
+            let [length, target, inputs] = [(); 3].map(|()| words.next().unwrap());
+            let made = (made != "refused").then(|| serde_json::from_str(made).unwrap());
+            let found = lengths(length.parse().unwrap(), target, inputs);
+            assert_eq!(found, made, "{line}");
+        }
+    }
 }
