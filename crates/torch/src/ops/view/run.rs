@@ -10,10 +10,10 @@ use crate::ops::placing::Combine;
 use crate::program::Kernel;
 use crate::shape::{DType, Extent, Sizes, contiguous_strides, numel, view_strides};
 
-/// A gradient seen as another shape; it keeps the gradient it is a view of.
-pub fn gradient_view(gradient: &Tensor, mut view: TensorBody) -> Tensor {
-    view.base = Some(Rc::clone(gradient));
-    Rc::new(view)
+/// A gradient seen as another shape; it keeps the gradient it is a view of, which is no view itself.
+pub fn gradient_view(gradient: &Tensor, view: TensorBody) -> Tensor {
+    let base = gradient.base.as_ref().unwrap_or(gradient);
+    Rc::new(view.based_on(Rc::clone(base)))
 }
 
 impl Eager {
