@@ -287,11 +287,11 @@ impl Shared {
                     } else {
                         Some(error)
                     };
+                    let pause = backoff.pause();
                     if let Some(error) = error {
-                        let pause = backoff.pause();
                         tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
-                        self.rest(&mut jobs, pause).await;
                     }
+                    self.rest(&mut jobs, pause).await;
                 }
             }
         }

@@ -184,6 +184,10 @@ macro_rules! query {
                 .execute(on).await.map(|done| done.rows_affected()),
         }
     };
+    // SQLite commits what one statement writes once all of its rows were asked for, and says no earlier that it cannot.
+    (fetch_optional $row:tt, $of:ident.pool.writing(), $($rest:tt)*) => {
+        query!(fetch_all $row, $of.pool.writing(), $($rest)*).map(|mut rows: Vec<_>| rows.pop())
+    };
     ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await.map_err($crate::engine::of_file),

@@ -1,6 +1,7 @@
 //! Fits that agents are to answer, or have answered.
 
 use super::*;
+use crate::engine::Connection;
 
 #[tokio::test]
 async fn keys_take_turns_at_agents() {
@@ -138,4 +139,25 @@ async fn cards_are_those_of_one_agent_that_stays() {
     }
     assert_eq!(db.agent_named("lost").await.unwrap().unwrap().id, "lost");
     assert_eq!(db.agent_named("h200").await.unwrap(), None);
+}
+
+/// SQLite says so when it commits, after the row.
+#[tokio::test]
+async fn what_a_full_disk_does_not_take_is_an_error() {
+    let db = queue(&[("1", "simulated"), ("2", "simulated")]).await;
+    let claimed = claim_for(&db, &me(), 1).await.unwrap();
+    let Connection::Sqlite(mut connection) = db.pool.acquire().await.unwrap() else {
+        return;
+    };
+    let mut handle = connection.lock_handle().await.unwrap();
+    handle.set_commit_hook(|| false);
+    drop(handle);
+    drop(connection);
+
+    let renewed = db.renew(claimed.attempt(), Time(90), 5).await;
+    assert!(renewed.is_err(), "{renewed:?}");
+    let (holder, until) = (&me(), Time(90));
+    let next = db.claim(ParallelSimulated(2), Lease { holder, until }, Time(2));
+    let next = next.await;
+    assert!(next.is_err(), "{next:?}");
 }
