@@ -183,7 +183,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    fn of(source: &sqlx::Error) -> Fault {
+    pub(crate) fn of(source: &sqlx::Error) -> Fault {
         let of_server = match source {
             // A file that cannot be read or written is not another machine.
             sqlx::Error::Database(error)

@@ -11,6 +11,7 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
 use crate::engine::{Pool, is_postgres, open_postgres, query};
+use crate::error::Fault;
 use crate::virtual_run::drop_old_runs;
 use crate::{Db, StoreError, Time, existing, with_context};
 
@@ -334,10 +335,7 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
         for (rows, question) in checked.rows.iter_mut().zip(COUNTS) {
             match count(question).await {
                 Ok(counted) => *rows = counted,
-                Err(sqlx::Error::Database(error)) => {
-                    checked.damage.push(error.message().to_owned());
-                }
-                Err(other) => return Err(other),
+                Err(error) => checked.damage.push(damage_of(error)?),
             }
         }
         Ok(checked)
@@ -394,7 +392,9 @@ async fn unlike_this_version(
             );
             match connection.execute(AssertSqlSafe(copied)).await {
                 Ok(_) => {}
-                Err(sqlx::Error::Database(refused)) => {
+                Err(ref error @ sqlx::Error::Database(ref refused))
+                    if Fault::of(error) == Fault::Other =>
+                {
                     unlike.push(format!("a row of {name}: {}", refused.message()));
                     let drop = format!("DROP TABLE IF EXISTS temp.{name}");
                     connection.execute(AssertSqlSafe(drop)).await?;
@@ -406,13 +406,22 @@ async fn unlike_this_version(
     Ok(unlike)
 }
 
+/// What is damaged, as the database says it; any other error says only that it could not be looked at.
+fn damage_of(error: sqlx::Error) -> Result<String, sqlx::Error> {
+    match error {
+        sqlx::Error::Database(ref damage) if Fault::of(&error) == Fault::Damaged => {
+            Ok(damage.message().to_owned())
+        }
+        other => Err(other),
+    }
+}
+
 async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreError> {
     let mut damage = Vec::new();
     match texts(connection, "PRAGMA integrity_check(20)").await {
         Ok(found) => damage.extend(found.into_iter().filter(|line| line != "ok")),
         // Too damaged to be looked at.
-        Err(sqlx::Error::Database(error)) => damage.push(error.message().to_owned()),
-        Err(other) => return Err(with_context("check the database")(other)),
+        Err(error) => damage.push(damage_of(error).map_err(with_context("check the database"))?),
     }
     let applied = sqlx::query("SELECT count(*) FROM _sqlx_migrations WHERE success")
         .fetch_one(&mut *connection)
@@ -445,4 +454,22 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         behind,
         rows,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_could_not_be_looked_at_is_not_damaged() {
+        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        let mut handle = connection.lock_handle().await.unwrap();
+        handle.set_progress_handler(1, || false);
+        drop(handle);
+
+        let checked = check_on(&mut connection)
+            .await
+            .map(|checked| checked.damage);
+        assert!(checked.is_err(), "{checked:?}");
+    }
 }
