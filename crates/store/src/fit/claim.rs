@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::terms::PATIENCE_MS;
-use super::{Attempt, Lease, LeaseOwner, NewFit};
+use super::{Attempt, Lease, LeaseOwner, NewFit, UnfinishedFit};
 use crate::engine::{Pool, query};
 use crate::request::{keep_request, request_digest};
 use crate::text::by_name;
@@ -113,15 +113,15 @@ impl Db {
     }
 
     /// The fits that wait for the same agents and ask the same in the same words.
-    pub async fn waiting_twins(&self, of: &Claimed) -> Result<Vec<String>, StoreError> {
-        query!(fetch_all scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1 AND lane = $2 AND state = 'queued'",
+    pub async fn waiting_twins(&self, of: &Claimed) -> Result<Vec<UnfinishedFit>, StoreError> {
+        query!(fetch_all UnfinishedFit, self.pool.on(), "SELECT id, state, attempts, holder FROM fit WHERE fingerprint = $1 AND lane = $2 AND state = 'queued'",
             of.fingerprint,
             of.lane)
         .map_err(with_context("look who asks the same"))
     }
 
-    /// Stores the answer of a running fit, its recommendations with it. False when the fit was cancelled
-    /// or begun again in the meantime: then nothing is stored.
+    /// Stores the answer of a running fit, its recommendations with it; or of one that waits for its next attempt, which begins and ends with
+    /// this. False when the fit was cancelled or begun again in the meantime: then nothing is stored.
     pub async fn finish(
         &self,
         attempt: Attempt<'_>,
@@ -258,10 +258,10 @@ async fn finish_on(
     let finished = query!(
         execute,
         transaction.on(),
-        "UPDATE fit SET state = 'done', result = $4, finished_at = $5,
+        "UPDATE fit SET state = 'done', result = $4, finished_at = $5, attempts = $2, holder = $3, started_at = coalesce(started_at, $5),
                 answered_by = coalesce((SELECT owner FROM agent WHERE 'agent ' || agent.id = $3), '')
-          WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3
-            AND (holder NOT LIKE 'agent %' OR EXISTS (SELECT 1 FROM agent WHERE 'agent ' || agent.id = $3))",
+          WHERE id = $1 AND (state = 'running' AND attempts = $2 AND holder = $3 OR state = 'queued' AND attempts = $2 - 1)
+            AND ($3 NOT LIKE 'agent %' OR EXISTS (SELECT 1 FROM agent WHERE 'agent ' || agent.id = $3))",
         attempt.id,
         attempt.number,
         attempt.holder,

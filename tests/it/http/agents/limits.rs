@@ -232,3 +232,21 @@ async fn who_asks_the_same_while_an_agent_works_on_it_gets_its_answer() {
     let left = service.claim(&agent, 0).await;
     assert_eq!(left["job"]["fit"], elsewhere, "{left:#}");
 }
+
+#[tokio::test]
+async fn an_agent_hears_of_its_own_answer_where_that_of_others_cannot_be_stored() {
+    let service = service().await;
+    let agent = service.agent("node1").await;
+    let first = service.post("/v1/fits", ON_KIND).await.id();
+    change(&service, "UPDATE fit SET owner = 'other'").await;
+    let attempt = service.attempt(&agent).await;
+    let second = service.post("/v1/fits", ON_KIND).await.id();
+    let refuses = "CREATE UNIQUE INDEX one_answer ON fit (fingerprint, finished_at)";
+    change(&service, refuses).await;
+
+    let told = service.finish(&agent, &attempt, &answered(ON_KIND)).await;
+
+    assert_eq!(told.status, 204, "{}", told.text);
+    assert_eq!(service.state_of(&first).await, "done");
+    assert_eq!(service.state_of(&second).await, "queued");
+}

@@ -316,18 +316,27 @@ impl Jobs {
         };
         let (now, found) = (self.now(), (&request, &result));
         let stored = self.keep(agent, claimed, found, now).await?;
-        if stored {
-            // Other keys may have asked the same before there was an answer, and no agent has begun with it.
-            for id in shared.db.waiting_twins(claimed).await? {
-                let (holder, until) = (&claimed.holder, self.lease_until(now));
-                let held = shared.db.running_fits(Some(holder)).await?.len();
-                let lease = Lease { holder, until };
-                if let Some(twin) = shared.db.claim_one(&id, lease, held, now).await? {
-                    self.keep(agent, &twin, found, now).await?;
-                }
-            }
+        if stored && let Err(error) = self.answer_twins(agent, claimed, found, now).await {
+            // Agents come to them in their turn.
+            tracing::warn!(fit.id = %claimed.id, "who asks the same as fit {} goes on waiting: {error}", claimed.id);
         }
         Ok(stored)
+    }
+
+    /// Other keys may have asked the same before there was an answer, and no agent has begun with it.
+    async fn answer_twins(
+        &self,
+        agent: &StoredAgent,
+        claimed: &Claimed,
+        found: (&Request, &FitResult),
+        now: Time,
+    ) -> Result<(), JobError> {
+        let mut twin = claimed.clone();
+        for waiting in self.shared.db.waiting_twins(claimed).await? {
+            (twin.id, twin.attempts) = (waiting.id, waiting.attempts + 1);
+            self.keep(agent, &twin, found, now).await?;
+        }
+        Ok(())
     }
 
     /// Stores an answer that was looked at. False where the attempt was overtaken meanwhile.

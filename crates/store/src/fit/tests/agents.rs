@@ -29,6 +29,36 @@ async fn keys_take_turns_at_agents() {
 }
 
 #[tokio::test]
+async fn an_answer_is_that_of_a_fit_which_waits_for_its_next_attempt() {
+    let db = queue(&[("1", "agent h200 x1"), ("2", "agent h200 x1")]).await;
+    db.run("UPDATE fit SET fingerprint = 'same', owner = id")
+        .await
+        .unwrap();
+    let (holder, until) = (&LeaseOwner::server("agent"), Time(9));
+    let claimed = db.claim_one("1", Lease { holder, until }, 0, Time(1)).await;
+    let claimed = claimed.unwrap().unwrap();
+    let answer = async |id: &str, number| {
+        let attempt = attempt(id, number, holder);
+        db.finish(attempt, &Value::Null, &[], Time(3))
+            .await
+            .unwrap()
+    };
+    assert!(answer("1", 1).await);
+
+    let twins = db.waiting_twins(&claimed).await.unwrap();
+    let twins: Vec<_> = twins
+        .iter()
+        .map(|twin| (&*twin.id, twin.attempts))
+        .collect();
+    assert_eq!(twins, [("2", 0)]);
+    assert!(!answer("2", 2).await, "its next attempt is the first");
+    assert!(answer("2", 1).await);
+    let state = db.attempt_state(attempt("2", 1, holder)).await.unwrap();
+    assert_eq!(state, Some(FitState::Done));
+    assert!(!answer("2", 2).await, "it has ended");
+}
+
+#[tokio::test]
 async fn an_agents_answer_is_given_where_agents_answer_until_its_key_is_revoked() {
     let db = queue(&[("1", "agent sim h200 x1")]).await;
     let issued = ApiKey::issue("k".to_owned(), "node", Scope::Agent, &[7; 32], Time(1));
