@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::JobError;
+use super::lanes::PATIENCE_ALONE;
 use crate::limits::pausing;
 
 /// What work yields to threads that serve others: it gets a tenth of what they get where both want all of a processor
@@ -109,10 +111,12 @@ pub(super) async fn permit_to_fetch() -> Option<KeyPermit> {
     permit(|share| &share.fetching, 1).await
 }
 
-/// The same for so many bytes that are sent to them.
-pub async fn permit_to_send(bytes: usize) -> Option<KeyPermit> {
-    let kib = SENT_KIB.min(bytes >> 10);
-    permit(|share| &share.sending, u32::try_from(kib).ok()?).await
+/// The same for so many bytes that are sent to them, no longer than for the place of large models: its agents may read slowly.
+pub async fn permit_to_send(bytes: usize) -> Result<Option<KeyPermit>, JobError> {
+    let kib = u32::try_from(SENT_KIB.min(bytes >> 10)).unwrap_or(u32::MAX);
+    let permit = permit(|share| &share.sending, kib);
+    let waited = tokio::time::timeout(PATIENCE_ALONE, permit).await;
+    waited.map_err(|_| JobError::TooLarge)
 }
 
 /// Where bodies of the key that asks arrive, which has so much of either kind; there is more than enough where there is no key.
@@ -246,21 +250,18 @@ mod tests {
         assert!(agents.await);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_one_agent_reads_slowly_is_in_no_others_way_within_a_bound() {
         let several = under_key(Arc::new(Share::new(8)), async {
             let mut sent = Vec::new();
-            for bytes in [24 << 20, 24 << 20, 24 << 20, usize::MAX] {
-                tokio::select! {
-                    biased;
-                    permit = permit_to_send(bytes) => sent.push(permit),
-                    () = std::future::ready(()) => break,
-                }
+            for bytes in [24 << 20, 24 << 20, 24 << 20, usize::MAX, 1 << 20] {
+                sent.push(permit_to_send(bytes).await);
             }
-            sent.len()
+            sent.iter().map(Result::is_ok).collect::<Vec<_>>()
         });
-        assert_eq!(several.await, 2);
-        assert!(permit_to_send(1).await.is_none(), "there is no key");
+        assert_eq!(several.await, [true, true, false, false, true]);
+        let no_key = permit_to_send(1).await.expect("it waits for nothing");
+        assert!(no_key.is_none(), "there is no key");
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub(in crate::http) async fn get_job_request(
     let ((bytes, answer), turn) = request.ok_or_else(|| Problem::no_such("agent", &id))?;
     // Until it is sent it is in memory, compressed. The next one is read meanwhile.
     let sending = match turn {
-        Some(_turn) => permit_to_send(bytes).await,
+        Some(_turn) => permit_to_send(bytes).await?,
         None => None,
     };
     let held = move |part| {
