@@ -261,10 +261,7 @@ pub(crate) fn parse_hub(
     let mut description = value.as_object().cloned().unwrap_or_default();
     description.remove("preset");
     description.insert("hf".to_owned(), model.config.clone());
-    let room = || hub::room_for_tokens(&model.config);
-    let seq_len = model
-        .seq_len
-        .or_else(|| Some(room()?.min(hub::MOST_ASSUMED)));
+    let seq_len = model.seq_len.or_else(|| hub::assumed_tokens_of(&model.id));
     let lengths = [("seq_len", seq_len), ("target_len", model.target_len)];
     for (name, length) in lengths {
         if let Some(length) = length {

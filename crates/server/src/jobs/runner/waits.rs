@@ -24,8 +24,8 @@ pub(super) async fn until_stopped<T>(
     }
 }
 
-/// Waits until the fit has been worked on for longer than it may be, and says how long that is. Others who ask the same
-/// meanwhile may give it more time, which `ask` finds out.
+/// Waits until the fit has been worked on for longer than it may be, and says how long that is. Its key may give it more
+/// meanwhile by asking again, which `ask` finds out.
 pub(super) async fn overdue<F>(mut allowed: Option<i64>, ask: impl Fn() -> F) -> u64
 where
     F: Future<Output = Result<Option<i64>, StoreError>>,
