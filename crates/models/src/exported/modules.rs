@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::signature::spec_path;
 use crate::aten::schema::{Arg, GraphText, Signature};
 use crate::graph::{self, Builder, ModuleId};
+use crate::limits::is_hidden;
 
 /// What tracing writes for nodes that no module ran.
 const NO_STACK: &str = "_empty_nn_module_stack_from_metadata_hook";
@@ -90,7 +91,7 @@ impl<'a> Modules<'a> {
         if let Some(call) = self.calls.get(stack) {
             return Ok(call.clone());
         }
-        if stack.contains(char::is_control) {
+        if stack.contains(is_hidden) {
             return Err("the name of its module has a control character".to_owned());
         }
         let mut call = Call {

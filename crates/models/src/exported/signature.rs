@@ -7,6 +7,7 @@ use super::lower::{Walk, escape, refused};
 use super::modules::LONGEST_PATH;
 use crate::aten::schema::{Arg, ExportedSize, GraphModule, GraphText, InputSpec, TensorMeta};
 use crate::graph::{Content, ParameterKind, ValueId};
+use crate::limits::is_hidden;
 use crate::shape::{Extent, is_channels_last};
 
 /// Most parts of a parameter's path. The deepest models in use nest a dozen deep.
@@ -65,7 +66,7 @@ pub(super) fn declare<'a>(
                 let problem = format!("a path longer than {LONGEST_PATH} bytes");
                 return Err(refused(&pointer)(problem));
             }
-            Some(path) if path.contains(char::is_control) => {
+            Some(path) if path.contains(is_hidden) => {
                 let problem = "a path with a control character";
                 return Err(refused(&pointer)(problem.to_owned()));
             }

@@ -181,12 +181,18 @@ pub fn is_cancelled() -> bool {
     CANCEL.with_borrow(|cancel| cancel.as_ref().is_some_and(Cancel::is_cancelled))
 }
 
-/// A word of a document, short enough to repeat in a message.
+/// A word of a document, short enough to repeat in a message, and without what [`is_hidden`].
 pub fn shorten(word: &str) -> String {
-    match word.char_indices().nth(LONGEST_WORD) {
-        None => word.to_owned(),
-        Some((end, _)) => format!("{}…", &word[..end]),
-    }
+    let (kept, rest) = match word.char_indices().nth(LONGEST_WORD) {
+        None => (word, ""),
+        Some((end, _)) => (&word[..end], "…"),
+    };
+    kept.replace(is_hidden, "\u{fffd}") + rest
+}
+
+/// Whether a terminal or a reader is led astray by it: control characters, and marks that turn the direction of writing.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A sentence about a document, short enough to read whatever words it repeats: of a long one, both ends.
@@ -273,6 +279,7 @@ mod tests {
     #[test]
     fn what_a_message_repeats_is_short_and_has_both_ends() {
         assert_eq!(shorten("é"), "é");
+        assert_eq!(shorten("a\u{202e}b\n"), "a\u{fffd}b\u{fffd}");
         assert_eq!(shorten(&"é".repeat(61)), format!("{}…", "é".repeat(60)));
         assert_eq!(shorten_sentence("a".repeat(1000)).len(), 1000);
         let long = format!("{}{}", "é".repeat(5000), "b".repeat(300));

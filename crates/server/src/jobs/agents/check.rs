@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
 use crate::jobs::{FitResult, ProbeSummary, VariantResult};
+use crate::limits::is_hidden;
 use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
 use crate::units::Share;
@@ -220,12 +221,21 @@ fn text_fault(text: &str) -> Option<&'static str> {
     if text.len() > LONGEST {
         return Some("is too long");
     }
-    text.chars()
-        .any(is_hidden)
+    text.contains(leads_astray)
         .then_some("has control characters")
 }
 
-/// Whether a terminal or a reader is led astray by it: control characters but line feeds, and marks that turn the direction of writing.
-pub(super) fn is_hidden(c: char) -> bool {
-    c.is_control() && c != '\n' || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether it does: such texts have several lines.
+fn leads_astray(c: char) -> bool {
+    c != '\n' && is_hidden(c)
+}
+
+/// A text of an agent, of at most so many bytes and without what leads readers astray.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    let mut text = text.replace(leads_astray, "\u{fffd}");
+    if text.len() > most {
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
 }

@@ -24,7 +24,7 @@ use crate::store::{
     Waiting, is_simulation,
 };
 
-use super::check::{check, is_hidden};
+use super::check::{check, cut};
 use super::executor::{CardRequest, free_cards, lanes};
 use super::{Claim, ClaimDocument, JobDocument, JobNews, JobOutcome, LeaseDocument, Owner, cards};
 
@@ -496,14 +496,4 @@ fn signed(
             Err(wrong("it was not for an agent"))
         }
     }
-}
-
-/// A text of an agent, of at most so many bytes and without what leads readers astray.
-fn cut(text: &str, most: usize) -> String {
-    let mut text = text.replace(is_hidden, "\u{fffd}");
-    if text.len() > most {
-        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or(0));
-    }
-    text
 }

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
-use crate::limits::shorten;
+use crate::limits::{is_hidden, shorten};
 use crate::model::{ENGINE_DIGEST, HeadroomCalibration, RequestError, is_host_name};
 use crate::store::{Assignment, FitState, Time};
 
@@ -180,7 +180,7 @@ impl AgentCard {
             self.mig.as_ref(),
         ];
         let mut texts = texts.into_iter().flatten();
-        if texts.any(|text| text.len() > LONGEST_TEXT || text.chars().any(char::is_control)) {
+        if texts.any(|text| text.len() > LONGEST_TEXT || text.contains(is_hidden)) {
             return Err(format!(
                 "a text is longer than {LONGEST_TEXT} bytes, or has control characters"
             ));
@@ -402,6 +402,7 @@ mod tests {
             ("/cards/1", Registration { cards: vec![card("cuda:0"), card("cuda:0")], ..registration() }),
             ("/cards/0", Registration { cards: vec![card("gpu0")], ..registration() }),
             ("/cards/0", Registration { cards: vec![AgentCard { gpu: "a\u{1b}[31m".to_owned(), ..card("cuda:0") }], ..registration() }),
+            ("/cards/0", Registration { cards: vec![AgentCard { mig: Some("\u{202e}".to_owned()), ..card("cuda:0") }], ..registration() }),
         ];
         for (pointer, wrong) in cases {
             assert_eq!(wrong.check().unwrap_err().pointer, pointer);

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::limits::is_hidden;
 use crate::model::RequestError;
 use crate::store::{JsonText, StoredRecommendation, minor};
 use crate::units::Bytes;
@@ -94,7 +95,7 @@ impl ReportedEnvironment {
         let fields = Fields::of(document, pointer, "an environment", ENVIRONMENT)?;
         let text = |name: &str| -> Result<Option<String>, RequestError> {
             match fields.text(name)? {
-                Some(text) if text.len() > LONGEST || text.chars().any(char::is_control) => {
+                Some(text) if text.len() > LONGEST || text.contains(is_hidden) => {
                     let problem = format!("{name} must be a text of at most {LONGEST} bytes");
                     Err(wrong(&fields.at(name), &Value::from(text), &problem))
                 }
