@@ -19,7 +19,10 @@ fn pairs(settings: &str) -> Vec<(&str, String)> {
     }
     for (_, value) in &mut pairs {
         value.retain(|c| !"[]\"'".contains(c));
-        *value = value.replace(", ", ",").trim_matches([' ', ',']).to_owned();
+        value
+            .replace(", ", ",")
+            .trim_matches([' ', ','])
+            .clone_into(value);
     }
     pairs
 }
