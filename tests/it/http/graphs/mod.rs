@@ -165,8 +165,7 @@ async fn an_answer_of_the_command_line_is_found_by_upload() {
     let service = Service::start(engine.clone()).await;
     for file in [golden("exported/mlp-small.pt2"), graph()] {
         let document = RequestDocument::from_json(br#"{"device": "sim:h200"}"#).unwrap();
-        let request =
-            Request::parse(document.with_files(ModelFiles::Graph(file.to_vec()))).unwrap();
+        let request = Request::parse(document.with_files(ModelFiles::Graph(file.clone()))).unwrap();
         let now = batchfit::store::Time(1_700_000_000_000);
         let result = super::scripted::result(&request);
         let answer = batchfit::jobs::FitDocument::finished(&request, &result, now, now);
