@@ -172,10 +172,14 @@ impl Builder {
                 (value.dtype, value.shape.clone())
             })
             .collect();
-        self.names += inputs.len() + 1;
-        let results = grow(self.nodes.len() + 1 + self.names + self.parameters.len())
+        self.names += inputs.len();
+        let size = self.nodes.len() + 1 + self.names + self.parameters.len();
+        let results = grow(size + 1)
             .and_then(|()| infer(&op, &operands))
             .and_then(|results| {
+                // One operation may have tens of thousands.
+                self.names += results.len();
+                grow(size + results.len())?;
                 let oversize = results.iter().find(|(_, shape)| is_oversize(shape));
                 oversize.map_or(Ok(()), |(_, shape)| {
                     Err(format!("the result {shape:?} is too large for any device"))
@@ -277,6 +281,23 @@ mod tests {
         });
 
         assert_eq!((kept, is_larger), (4, true));
+    }
+
+    #[test]
+    fn results_beyond_the_limit_are_not_kept() {
+        let (kept, is_larger) = crate::limits::graphs_within(20, || {
+            let mut builder = Builder::new("Net");
+            let shape = vec![Extent::ZERO];
+            let x = builder.input("x", DType::Float32, shape, Content::Normal);
+            for _ in 0..10 {
+                let lengths = vec![Extent::ZERO; 16];
+                let parts = crate::ops::View::Split { lengths, dim: 0 };
+                let _ = builder.apply_many(Builder::ROOT, &["part"], parts, &[x]);
+            }
+            builder.values.len()
+        });
+
+        assert_eq!((kept, is_larger), (17, true));
     }
 
     #[test]
