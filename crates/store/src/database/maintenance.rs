@@ -1,5 +1,6 @@
 //! Keeping the database: copies, checks, and what becomes of old rows.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -392,9 +393,7 @@ async fn unlike_this_version(
             );
             match connection.execute(AssertSqlSafe(copied)).await {
                 Ok(_) => {}
-                Err(ref error @ sqlx::Error::Database(ref refused))
-                    if Fault::of(error) == Fault::Other =>
-                {
+                Err(sqlx::Error::Database(ref refused)) if is_refused(refused.code()) => {
                     unlike.push(format!("a row of {name}: {}", refused.message()));
                     let drop = format!("DROP TABLE IF EXISTS temp.{name}");
                     connection.execute(AssertSqlSafe(drop)).await?;
@@ -404,6 +403,13 @@ async fn unlike_this_version(
         }
     }
     Ok(unlike)
+}
+
+/// Whether the table does not take a row: `SQLITE_ERROR` (it has other columns), `SQLITE_CONSTRAINT`, `SQLITE_MISMATCH`
+/// (<https://sqlite.org/rescode.html>). All else says only that the row could not be put there.
+fn is_refused(code: Option<Cow<'_, str>>) -> bool {
+    let code = code.and_then(|code| code.parse::<u32>().ok());
+    code.is_some_and(|code| matches!(code & 0xff, 1 | 19 | 20))
 }
 
 /// What is damaged, as the database says it; any other error says only that it could not be looked at.
@@ -471,5 +477,11 @@ mod tests {
             .await
             .map(|checked| checked.damage);
         assert!(checked.is_err(), "{checked:?}");
+
+        let refuses = |code: &'static str| is_refused(Some(code.into()));
+        assert_eq!(
+            ["1", "20", "2067", "10", "14", "7"].map(refuses),
+            [true, true, true, false, false, false]
+        );
     }
 }
