@@ -53,6 +53,19 @@ pub(super) fn command(place: &Sandbox) -> Command {
     command
 }
 
+/// An agent of the server at `address`.
+fn agent(address: &str, place: &Sandbox, name: &str, arguments: &[&str]) -> Running {
+    let agent = command(place)
+        .args(["agent", "--server", &format!("http://{address}")])
+        .args(["--name", name, "--simulate", "h100-80g"])
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Running(agent)
+}
+
 /// A server.
 struct Server {
     _process: Running,
@@ -113,15 +126,7 @@ impl Server {
     }
 
     fn agent(&self, place: &Sandbox, name: &str, arguments: &[&str]) -> Running {
-        let agent = command(place)
-            .args(["agent", "--server", &format!("http://{}", self.address)])
-            .args(["--name", name, "--simulate", "h100-80g"])
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Running(agent)
+        agent(&self.address, place, name, arguments)
     }
 }
 
@@ -153,6 +158,20 @@ fn an_agent_that_is_asked_to_end_brings_its_answer_once_and_takes_leave() {
     let of_fit = stored["items"].as_array().unwrap().iter();
     let ranks = of_fit.filter(|one| one["fit_id"] == fit["id"] && one["rank"] == 1);
     assert_eq!(ranks.count(), 1);
+}
+
+#[test]
+fn an_agent_ends_while_nobody_answers_it() {
+    let place = Sandbox::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let agent = agent(&address, &place, "node1", &[]);
+    let (mut connection, _) = wait::until_some("its question", || silent.accept().ok());
+    connection.read_exact(&mut [0]).unwrap();
+
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.code(), Some(0));
 }
 
 #[test]

@@ -60,6 +60,16 @@ pub struct Signals {
     pub stop: CancellationToken,
 }
 
+impl Signals {
+    /// Until it is told to end, either way.
+    async fn told(&self) {
+        tokio::select! {
+            () = self.drain.cancelled() => {}
+            () = self.stop.cancelled() => {}
+        }
+    }
+}
+
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
@@ -214,8 +224,11 @@ impl Shared {
     async fn arrive(&self, deadline: Option<Instant>) -> Result<Arrival, AgentError> {
         let mut backoff = Backoff::default();
         loop {
-            let registering = self.register();
-            let error = match in_time(deadline, registering).await {
+            let registered = tokio::select! {
+                registered = in_time(deadline, self.register()) => registered,
+                () = self.signals.told() => return Ok(Arrival::ToEnd),
+            };
+            let error = match registered {
                 Some(Ok(())) => return Ok(Arrival::Here),
                 Some(Err(error)) => error,
                 None => return Ok(Arrival::TooLate),
@@ -233,8 +246,7 @@ impl Shared {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.signals.drain.cancelled() => return Ok(Arrival::ToEnd),
-                () = self.signals.stop.cancelled() => return Ok(Arrival::ToEnd),
+                () = self.signals.told() => return Ok(Arrival::ToEnd),
             }
         }
     }
@@ -283,7 +295,10 @@ impl Shared {
                 Err(error) => {
                     let error = if error.is_gone() {
                         // The service has forgotten it.
-                        self.register().await.err()
+                        tokio::select! {
+                            registered = self.register() => registered.err(),
+                            () = self.signals.told() => continue,
+                        }
                     } else {
                         Some(error)
                     };
@@ -324,8 +339,7 @@ impl Shared {
         tokio::select! {
             () = some_job => {}
             () = tokio::time::sleep(pause) => {}
-            () = self.signals.drain.cancelled() => {}
-            () = self.signals.stop.cancelled() => {}
+            () = self.signals.told() => {}
         }
     }
 
