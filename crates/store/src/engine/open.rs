@@ -111,8 +111,8 @@ pub(crate) fn fault(error: &sqlx::Error) -> Option<Fault> {
         "55P03" => Fault::Locked,
         // read_only_sql_transaction, insufficient_privilege
         "25006" | "42501" => Fault::ReadOnly,
-        // data_corrupted, index_corrupted
-        "XX001" | "XX002" => Fault::Damaged,
+        // data_corrupted, index_corrupted; undefined_file: one of its own is lost
+        "XX001" | "XX002" | "58P01" => Fault::Damaged,
         // too_many_connections
         "53300" => Fault::Unreachable,
         // connection_exception; admin_shutdown, crash_shutdown, cannot_connect_now
