@@ -70,7 +70,9 @@ impl FlagValue {
         };
         if text == "auto" && !knows_auto {
             let flag = &self.flag;
-            output::note(&format!("{flag} auto is left out: it is as without it"));
+            output::note(&format!(
+                "{flag} auto is left out: the answer is the same without it"
+            ));
             return Ok(None);
         }
         let value = value(&self.flag, member, text, &mut self.place)?;
