@@ -376,6 +376,8 @@ impl<'a> Walk<'a> {
 
     /// `broadcast_tensors`: each operand expanded to the common shape; one that has it already is itself.
     fn broadcast(&mut self, call: &Call, operands: &[ValueId]) -> Result<Vec<ValueId>, Failure> {
+        let weights = operands.iter().map(|id| self.builder.weight_of(*id));
+        self.builder.room_for(weights.sum())?;
         let shape = |id: &ValueId| self.builder.value(*id).shape.clone();
         let shapes: Vec<Vec<Extent>> = operands.iter().map(shape).collect();
         let common = shapes

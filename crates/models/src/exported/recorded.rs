@@ -6,6 +6,7 @@ use super::lower::{Walk, tensor_names};
 use crate::aten::schema::{ExportedNode, GraphText, TensorMeta};
 use crate::aten::{Scope, dtype};
 use crate::graph::ValueId;
+use crate::limits::weight_of_rank;
 use crate::shape::{DType, Extent, is_oversize};
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
@@ -19,12 +20,15 @@ impl Walk<'_> {
         scope: &Scope<'_>,
     ) -> Result<Vec<(DType, Vec<Extent>)>, String> {
         let names = node.outputs.iter().flat_map(tensor_names);
+        let mut made = 0;
         names
             .map(|name| {
                 let tensor = scope
                     .types
                     .get(name)
                     .ok_or_else(|| format!("its result {name:?} is not in tensor_values"))?;
+                made += weight_of_rank(tensor.sizes.len());
+                self.builder.room_for(made)?;
                 self.typed(tensor)
             })
             .collect()

@@ -108,6 +108,11 @@ fn pause() {
     PAUSE.with_borrow(|pause| pause.iter().for_each(|pause| pause()));
 }
 
+/// What a tensor of so many dimensions counts in the size of a graph: each is kept, and few models have more than four.
+pub fn weight_of_rank(rank: usize) -> usize {
+    rank.div_ceil(4).max(1)
+}
+
 /// Says that a graph grows to this size. An error where that is more than the thread may make: see [`graphs_within`].
 pub fn grow(size: usize) -> Result<(), String> {
     pause();

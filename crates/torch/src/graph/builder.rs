@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
-use crate::limits::grow;
+use crate::limits::{grow, weight_of_rank};
 use crate::ops::{Op, infer};
 use crate::shape::{DType, Extent, is_oversize};
 
@@ -145,6 +145,16 @@ impl Builder {
         self.autocast_enabled = enabled;
     }
 
+    /// What a value counts in the size of the graph.
+    pub fn weight_of(&self, id: ValueId) -> usize {
+        weight_of_rank(self.value(id).shape.len())
+    }
+
+    /// An error where the graph may not grow by this much: to ask before many shapes are copied.
+    pub fn room_for(&self, more: usize) -> Result<(), String> {
+        grow(self.nodes.len() + self.names + self.parameters.len() + more)
+    }
+
     /// Adds an operation with one result.
     pub fn apply(
         &mut self,
@@ -165,21 +175,23 @@ impl Builder {
         inputs: &[ValueId],
     ) -> Result<Vec<ValueId>, GraphError> {
         let op = op.into();
-        let operands: Vec<_> = inputs
-            .iter()
-            .map(|id| {
-                let value = self.value(*id);
-                (value.dtype, value.shape.clone())
-            })
-            .collect();
-        self.names += inputs.len();
+        let read = inputs.iter();
+        self.names += read.map(|id| self.weight_of(*id)).sum::<usize>();
         let size = self.nodes.len() + 1 + self.names + self.parameters.len();
         let results = grow(size + 1)
-            .and_then(|()| infer(&op, &operands))
+            .and_then(|()| {
+                let operands = inputs.iter().map(|id| self.value(*id));
+                let operands: Vec<_> = operands.map(|it| (it.dtype, it.shape.clone())).collect();
+                infer(&op, &operands)
+            })
             .and_then(|results| {
                 // One operation may have tens of thousands.
-                self.names += results.len();
-                grow(size + results.len())?;
+                let made = results.iter();
+                let made = made
+                    .map(|(_, shape)| weight_of_rank(shape.len()))
+                    .sum::<usize>();
+                self.names += made;
+                grow(size + made)?;
                 let oversize = results.iter().find(|(_, shape)| is_oversize(shape));
                 oversize.map_or(Ok(()), |(_, shape)| {
                     Err(format!("the result {shape:?} is too large for any device"))
@@ -298,6 +310,21 @@ mod tests {
         });
 
         assert_eq!((kept, is_larger), (17, true));
+    }
+
+    #[test]
+    fn dimensions_count_in_the_size_of_a_graph() {
+        let (kept, is_larger) = crate::limits::graphs_within(100, || {
+            let mut builder = Builder::new("Net");
+            let shape = vec![Extent::ONE; 64];
+            let x = builder.input("x", DType::Float32, shape, Content::Normal);
+            for _ in 0..10 {
+                let _ = builder.apply(Builder::ROOT, "y", crate::ops::View::Alias, &[x]);
+            }
+            builder.values.len()
+        });
+
+        assert_eq!((kept, is_larger), (4, true));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::{Context, Operator};
 use crate::eager::{Eager, Outputs, Tensor, viewed};
+use crate::limits::{grow, weight_of_rank};
 use crate::shape::{Extent, Mismatch, Type, broadcast, numel};
 
 pub use run::gradient_view;
@@ -119,6 +120,13 @@ impl Operator for View {
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let (dtype, x) = &operands[0];
+        let parts = match self {
+            View::Split { lengths, .. } => lengths.len(),
+            View::Slices { bounds, .. } => bounds.len(),
+            View::Unbind { dim } => x[*dim].as_fixed().map_or(0, |parts| parts as usize),
+            _ => 1,
+        };
+        grow(parts.saturating_mul(weight_of_rank(x.len())))?;
         let shapes = match self {
             View::Split { lengths, dim } => split(x, lengths, *dim)?,
             View::Slices { bounds, dim } => {
