@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::detect;
 use super::document::{self, Kind};
-use super::files::{open, read_bytes};
+use super::files::{open, read_bytes, read_to_end};
 use crate::cli::arguments::hints;
 use crate::cli::error::CliError;
 use crate::cli::storage;
@@ -272,13 +272,12 @@ const SHORTEST: usize = 3;
 
 /// Reads a file. Of an archive only the model, which may lie beside gigabytes of weights.
 fn read(path: &Path) -> Result<(RequestDocument, Kind), CliError> {
-    let name = path.display().to_string();
-    match archived(path)? {
-        Some(model) => {
+    match opened(path)? {
+        FileContent::Model(model) => {
             let graph = document::empty().with_files(ModelFiles::Graph(model));
             Ok((graph, Kind::File))
         }
-        None => detect_source(&name, read_bytes(path)?),
+        FileContent::Whole(bytes) => detect_source(&path.display().to_string(), bytes),
     }
 }
 
@@ -286,16 +285,27 @@ fn detect_source(name: &str, bytes: Vec<u8>) -> Result<(RequestDocument, Kind), 
     detect::tell(bytes).map_err(|invalid| CliError::named(&name, invalid))
 }
 
-/// The model of an archive, where the file is one.
-fn archived(path: &Path) -> Result<Option<Vec<u8>>, CliError> {
+/// What is read of a file.
+enum FileContent {
+    /// The model of an archive.
+    Model(Vec<u8>),
+    /// All of any other file.
+    Whole(Vec<u8>),
+}
+
+/// Opens a file once, since a pipe gives its bytes once (and an archive then comes whole).
+fn opened(path: &Path) -> Result<FileContent, CliError> {
     let unreadable = CliError::unreadable(path);
     let mut file = BufReader::new(open(path).map_err(unreadable)?);
-    if !exported::is_archive(file.fill_buf().map_err(unreadable)?) {
-        return Ok(None);
+    let is_file = file.get_ref().metadata().map_err(unreadable)?.is_file();
+    if !(is_file && exported::is_archive(file.fill_buf().map_err(unreadable)?)) {
+        return read_to_end(file)
+            .map(FileContent::Whole)
+            .map_err(unreadable);
     }
     let model = exported::model_of_archive(file);
     model
-        .map(Some)
+        .map(FileContent::Model)
         .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
 }
 
@@ -304,10 +314,8 @@ pub(super) fn graph(path: &Path) -> Result<Vec<u8>, CliError> {
     if path == Path::new("-") {
         return read_bytes(path);
     }
-    match archived(path)? {
-        Some(model) => Ok(model),
-        None => read_bytes(path),
-    }
+    let (FileContent::Model(bytes) | FileContent::Whole(bytes)) = opened(path)?;
+    Ok(bytes)
 }
 
 /// Longest id that the hub gives.

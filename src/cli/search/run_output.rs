@@ -1,7 +1,9 @@
 //! What a command says, line by line, in bounded memory.
 
+use memchr::memmem;
 use regex_lite::Regex;
 
+use super::verdict::says;
 use crate::limits::shorten;
 
 /// How much of a line is looked at at a time; of longer ones the end of a part is looked at again with the next.
@@ -77,7 +79,7 @@ impl<'a> Lines<'a> {
         if self.line.trim_ascii().is_empty() {
             return;
         }
-        heard.out_of_memory |= self.pattern.is_match(&String::from_utf8_lossy(&self.line));
+        heard.out_of_memory = heard.out_of_memory || says(self.pattern, &self.line);
         let said = number(&self.line, PEAK);
         let said = said.filter(|bytes| (1..=MOST_BYTES).contains(bytes));
         heard.has_retries |= number(&self.line, RETRIES).is_some_and(|retries| retries > 0);
@@ -89,9 +91,7 @@ impl<'a> Lines<'a> {
 
 /// The number that a line says after these words, if it is one.
 fn number(line: &[u8], words: &[u8]) -> Option<u64> {
-    let at = line
-        .windows(words.len())
-        .position(|window| window == words)?;
+    let at = memmem::find(line, words)?;
     let rest = &line[at + words.len()..];
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()

@@ -80,14 +80,21 @@ fn nothing_fits_is_an_answer_with_a_code_of_its_own() {
 fn the_request_may_come_from_stdin() {
     let place = Sandbox::new();
 
-    let answered = place
-        .batchfit()
-        .args(["fit", "-", "--json"])
-        .write_stdin(request().to_string())
-        .output()
-        .unwrap();
+    for what in ["-", "/dev/stdin"] {
+        let answered = place
+            .batchfit()
+            .args(["fit", what, "--json"])
+            .write_stdin(request().to_string())
+            .output()
+            .unwrap();
 
-    assert_eq!(answered.status.code(), Some(0));
+        assert_eq!(
+            answered.status.code(),
+            Some(0),
+            "{what}: {}",
+            stderr(&answered)
+        );
+    }
 }
 
 #[test]

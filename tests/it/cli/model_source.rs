@@ -75,14 +75,21 @@ fn stdin_may_be_a_graph_too() {
     ));
 
     let place = Sandbox::new();
-    let mut command = place.batchfit();
-    let answered = command
-        .args(["fit", "-", "--on", "t4", "--json"])
-        .write_stdin(graph.to_vec())
-        .output()
-        .unwrap();
+    for what in ["-", "/dev/stdin"] {
+        let mut command = place.batchfit();
+        let answered = command
+            .args(["fit", what, "--on", "t4", "--json"])
+            .write_stdin(graph.to_vec())
+            .output()
+            .unwrap();
 
-    assert_eq!(answered.status.code(), Some(0), "{}", stderr(&answered));
+        assert_eq!(
+            answered.status.code(),
+            Some(0),
+            "{what}: {}",
+            stderr(&answered)
+        );
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ const JSON: &str = "json";
     params(("format" = Option<String>, Query, description = "The answer as text, as `GET /v1/fits/{id}/formats/{format}` has it, or as `json`, in this one call, which waits for up to 60 seconds unless `Prefer` says otherwise; `Accept: text/plain` asks for `text`",
             example = "env", pattern = "^(json|text|markdown|env|hf|trl|lightning|accelerate|python)$"),
         ("Prefer" = Option<String>, Header, description = "`wait=N`: wait up to N seconds (at most 600) for the fit to end", example = "wait=30"),
-        ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
+        ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this request, such as a UUID: sent again within 24 hours and 100,000 other names, it gets the same fit, whatever became of it", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
     responses(
         (status = 200, content((FitDocument = "application/json"), (String = "text/plain")), description = "The fit has ended within the time to wait",
             headers(("Location" = String), ("Preference-Applied" = String))),
