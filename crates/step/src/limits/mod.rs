@@ -131,6 +131,13 @@ pub fn grow(size: usize) -> Result<(), String> {
     ))
 }
 
+/// Whether a graph of this thread was to grow beyond what it may: what makes it need not go on.
+pub fn is_outgrown() -> bool {
+    GROWTH
+        .get()
+        .is_some_and(|growth| growth.largest > growth.most)
+}
+
 /// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
 /// ended it.
 pub fn with_cancel<T>(cancel: &Cancel, read: impl FnOnce() -> T) -> Option<T> {
