@@ -18,6 +18,7 @@ use anyhow::Context as _;
 
 use crate::cli::arguments::{BATCHES, Calibrate, RequestFlags};
 use crate::cli::error::CliError;
+use crate::cli::question::files::read_bytes;
 use crate::cli::terminal::output;
 use crate::cli::{Outcome, question, storage};
 use crate::device::cuda::cudnn::{self, CardProperties, WorkspaceRecording};
@@ -40,9 +41,6 @@ const DTYPES: [DType; 3] = [DType::Float32, DType::Float16, DType::BFloat16];
 /// More batches than a table has, and a larger one than is trained in practice.
 const MOST_BATCHES: usize = 4096;
 const LARGEST_BATCH: u64 = 1 << 20;
-
-/// A file of layers is at most this long.
-const LONGEST_LIST: u64 = 64 << 20;
 
 pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, CliError> {
     check(arguments)?;
@@ -269,15 +267,8 @@ fn wanted(
         layers.extend(known.into_iter().filter(|layer| !first.contains(layer)));
         return Ok(layers);
     };
-    let unreadable = CliError::unreadable(path);
-    if fs::metadata(path).map_err(unreadable)?.len() > LONGEST_LIST {
-        return Err(CliError::flag("--layers", "the file is longer than 64 MiB"));
-    }
-    for (index, line) in fs::read_to_string(path)
-        .map_err(unreadable)?
-        .lines()
-        .enumerate()
-    {
+    let bytes = read_bytes(path)?;
+    for (index, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
         let problem = || {
             let problem = format!(
                 "line {} is no layer; one is channels in and out, groups, and the sides of input, kernel, stride, padding and \
@@ -370,11 +361,7 @@ fn work(
 /// Takes over an exported table, after all of it was read.
 fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
     let wrong = |problem: &str| CliError::named(&file.display(), RequestError::at("", problem));
-    let unreadable = CliError::unreadable(file);
-    if fs::metadata(file).map_err(unreadable)?.len() > LONGEST_LIST {
-        return Err(wrong("a calibration is smaller than 64 MiB"));
-    }
-    let text = File::open(file).and_then(unpack).map_err(unreadable)?;
+    let text = unpack(&*read_bytes(file)?).map_err(CliError::unreadable(file))?;
     let table = WorkspaceTable::parse(&text).map_err(|error| {
         wrong(&format!(
             "this is no calibration that was exported: {error}"
