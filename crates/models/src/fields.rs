@@ -179,6 +179,11 @@ impl<'a> Fields<'a> {
         )
     }
 
+    /// A problem with a field.
+    pub fn wrong(&self, field: &str, problem: impl Into<String>) -> RequestError {
+        RequestError::at(self.at(field), problem)
+    }
+
     /// A field; `null` is as good as absent.
     pub fn get(&self, field: &str) -> Option<&'a Value> {
         self.map.get(field).filter(|value| !value.is_null())

@@ -91,7 +91,7 @@ impl Generation {
                 let problem = format!(
                     "{name} needs generation_batch: how many prompts are completed at a time"
                 );
-                Err(RequestError::at(fields.at(name), problem))
+                Err(fields.wrong(name, problem))
             }
         }
     }
@@ -185,7 +185,7 @@ impl Sampling {
                 let problem = format!(
                     "{name} is of drawn tokens; without \"{sample}\": true the likeliest is taken"
                 );
-                Err(RequestError::at(fields.at(name), problem))
+                Err(fields.wrong(name, problem))
             }
         }
     }

@@ -282,26 +282,6 @@ mod tests {
     }
 
     #[test]
-    fn the_best_fit_is_the_smallest_and_then_the_lowest() {
-        let mut set = FreeSet::default();
-        for (size, address) in [(4096, 9), (1024, 7), (1024, 3), (1 << 30, 1)] {
-            set.insert(FreeBlock {
-                size: Bytes(size),
-                address: Address(address),
-                id: BlockId::from_index(1),
-            });
-        }
-
-        let found = [512, 1024, 1025, 4097].map(|size| {
-            let block = set.best_fit(Bytes(size)).unwrap();
-            (block.size.0, block.address.0)
-        });
-
-        assert_eq!(found, [(1024, 3), (1024, 3), (4096, 9), (1 << 30, 1)]);
-        assert_eq!(set.best_fit(Bytes((1 << 30) + 1)), None);
-    }
-
-    #[test]
     fn many_blocks_of_a_size_are_found_as_few_are() {
         let mut set = FreeSet::default();
         let count = 3 * FEW as u64;

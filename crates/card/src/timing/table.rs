@@ -244,32 +244,6 @@ mod tests {
         assert!((1.9..2.1).contains(&between), "{between}");
     }
 
-    /// Run by hand, with `--ignored --nocapture`: its table is in the notes.
-    #[test]
-    #[ignore = "prints how well each measured kernel is predicted by the others of its class"]
-    fn kernels_are_predicted_from_others() {
-        let mut kinds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for (name, class) in &measured().classes {
-            let points = class.points();
-            let off = points.iter().enumerate().filter_map(|(left, point)| {
-                let others = points.iter().enumerate();
-                let others = others.filter_map(|(index, one)| (index != left).then_some(one));
-                Some((predicted(&point.0, others)? - point.1).exp_m1().abs())
-            });
-            let kind = name.split(' ').next().unwrap();
-            kinds.entry(kind).or_default().extend(off);
-        }
-        for (kind, mut off) in kinds {
-            off.sort_by(f64::total_cmp);
-            let at = |percent: usize| 100.0 * off[off.len() * percent / 100];
-            let (middle, most) = (at(50), at(90));
-            println!(
-                "{kind:12} {:5} kernels, median {middle:5.1} %, p90 {most:5.1} %",
-                off.len()
-            );
-        }
-    }
-
     #[test]
     fn the_measured_table_is_read_whole() {
         let points: usize = measured()

@@ -6,13 +6,8 @@
 
 use std::ptr;
 
-use crate::device::LaunchError;
-use crate::shape::DType;
-
 use super::elementwise::single;
-use crate::layout::{Array, Operand, Operands};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
+use crate::ops::prelude::*;
 
 /// Positions that a block works on at a time. Must agree with `TILE` in `attention_arguments.cu`.
 pub(crate) const TILE: u64 = 64;
@@ -315,7 +310,7 @@ fn small(bytes: u64) -> u32 {
 }
 
 /// Refuses what a block of the card cannot share.
-fn expect_room(plan: &Plan, operands: &Operands<'_>, shared: u32) -> Result<(), LaunchError> {
+fn expect_room(plan: &Plan, operands: &Operands<'_>, shared: u32) -> Queued {
     if shared > plan.target.shared_memory {
         return Err(operands.unsupported("heads this wide on this card"));
     }
@@ -323,11 +318,7 @@ fn expect_room(plan: &Plan, operands: &Operands<'_>, shared: u32) -> Result<(), 
 }
 
 /// Queues `query, key, value (, bias) -> out, log_sum_exp`.
-pub(crate) fn attention(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    attention: Attention,
-) -> Result<(), LaunchError> {
+pub(crate) fn attention(plan: &mut Plan, operands: &Operands<'_>, attention: Attention) -> Queued {
     let (query, value) = (operands.input(0)?, operands.input(2)?);
     let (bias, row_sums) = (operands.optional_input(3), operands.output(1).ok());
     let all = [query, operands.input(1)?, value];
@@ -356,7 +347,7 @@ pub(crate) fn attention_grad(
     plan: &mut Plan,
     operands: &Operands<'_>,
     attention: Attention,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let (query, value) = (operands.input(1)?, operands.input(3)?);
     let (bias, row_sums) = (operands.optional_input(6), Some(operands.input(5)?));
     let all = [query, operands.input(2)?, value];

@@ -3,15 +3,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::device::LaunchError;
-use crate::program::{Convolution, ConvolutionPass};
+use crate::ops::prelude::*;
 use crate::units::Bytes;
 
 use crate::cudnn::{
     ALIGNMENT, CudnnError, DeviceAddresses, ExecutionPlan, Handle, Tf32, list_plans,
 };
 use crate::driver::gpu::Gpu;
-use crate::layout::{Operand, Operands};
 use crate::nvrtc::kernels::Queue;
 
 /// cuDNN on a card's stream, with the plans made so far.
@@ -68,11 +66,7 @@ impl Convolutions {
     }
 
     /// Queues a convolution.
-    pub(crate) fn launch(
-        &mut self,
-        queue: &mut Queue,
-        call: &ConvolutionCall,
-    ) -> Result<(), LaunchError> {
+    pub(crate) fn launch(&mut self, queue: &mut Queue, call: &ConvolutionCall) -> Queued {
         let ConvolutionCall {
             ref convolution,
             plan,

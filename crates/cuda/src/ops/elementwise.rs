@@ -1,12 +1,8 @@
 //! Launches of elementwise kernels: elementwise.cu.
 
-use crate::device::LaunchError;
+use crate::layout::{Loop, MAX_RANK, fixed};
+use crate::ops::prelude::*;
 use crate::program::{Binary, Unary};
-use crate::shape::DType;
-
-use crate::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// What a map computes. Must agree with `Function` in elementwise.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,11 +93,7 @@ pub(crate) const LAYOUTS: &[Layout] = &[Strided::LAYOUT, MapArguments::LAYOUT];
 unsafe impl Arguments for MapArguments {}
 
 /// Queues an elementwise operation, broadcast to the shape of the result.
-pub(crate) fn map(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    function: Map,
-) -> Result<(), LaunchError> {
+pub(crate) fn map(plan: &mut Plan, operands: &Operands<'_>, function: Map) -> Queued {
     let out = operands.output(0)?;
     if out.count() == 0 {
         return Ok(());

@@ -5,7 +5,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use crate::device::LaunchError;
+use crate::ops::prelude::*;
 use crate::units::Bytes;
 
 use super::attention::Attention;
@@ -13,7 +13,6 @@ use super::elementwise::single;
 use crate::cudnn::{
     AttentionPlan, AttentionShape, CudnnError, GradientLayouts, Handle, Layout, Role,
 };
-use crate::layout::{Operand, Operands};
 use crate::nvrtc::kernels::Queue;
 use crate::plan::Step;
 

@@ -1,10 +1,6 @@
 //! Launches of softmax and losses (loss.cu).
 
-use crate::device::LaunchError;
-
-use crate::layout::{Array, Operand, Operands};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
+use crate::ops::prelude::*;
 
 shared_with_kernels! {
     #[derive(Clone, Copy, Default)]
@@ -63,12 +59,7 @@ fn along(operands: &Operands<'_>, of: &Operand, dim: usize) -> Result<LossArgume
 }
 
 /// Queues `x -> y`: softmax, or its logarithm.
-pub(crate) fn softmax(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    dim: usize,
-    log: bool,
-) -> Result<(), LaunchError> {
+pub(crate) fn softmax(plan: &mut Plan, operands: &Operands<'_>, dim: usize, log: bool) -> Queued {
     let arguments = LossArguments {
         input: operands.dense_input(0)?,
         out: operands.dense_output(0)?,
@@ -86,7 +77,7 @@ pub(crate) fn softmax_grad(
     operands: &Operands<'_>,
     dim: usize,
     log: bool,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let arguments = LossArguments {
         input: operands.dense_input(0)?,
         saved: operands.dense_input(1)?,
@@ -130,7 +121,7 @@ fn softmax_kernel(
 }
 
 /// Queues `log_probabilities, target -> loss, total_weight`.
-pub(crate) fn nll_loss(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn nll_loss(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let mut arguments = LossArguments {
         input: operands.dense_input(0)?,
         target: operands.dense_input(1)?.address,
@@ -153,7 +144,7 @@ pub(crate) fn nll_loss(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), L
 }
 
 /// Queues `grad, target, total_weight -> grad_x`.
-pub(crate) fn nll_loss_grad(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn nll_loss_grad(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let out = operands.output(0)?;
     if out.count() == 0 {
         return Ok(());

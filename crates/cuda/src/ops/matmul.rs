@@ -12,15 +12,13 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cudaDataType,
 };
 
-use crate::device::LaunchError;
-use crate::shape::DType;
-
 use super::cublas::{Description, Layout, Preference, check, device, operation};
 use crate::driver::error::GpuError;
 use crate::driver::libraries::Library;
-use crate::layout::{Loop, Operand, Operands};
+use crate::layout::Loop;
 use crate::nvrtc::kernels::Queue;
-use crate::plan::{Plan, Step};
+use crate::ops::prelude::*;
+use crate::plan::Step;
 
 /// The library, with the plans made so far.
 pub(crate) struct MatMul {
@@ -38,7 +36,7 @@ pub(crate) struct Product {
 }
 
 /// Plans `a[..,m,k], b[..,k,n] (, bias[n]) -> out[..,m,n]`.
-pub(crate) fn product(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn product(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let (a, b, out) = (operands.input(0)?, operands.input(1)?, operands.output(0)?);
     let bias = operands.optional_input(2);
     let Some((matrices, leading)) = matrices_of([a, b, out]) else {
@@ -125,11 +123,7 @@ impl MatMul {
     }
 
     /// Queues a product.
-    pub(crate) fn launch(
-        &mut self,
-        queue: &mut Queue,
-        product: &Product,
-    ) -> Result<(), LaunchError> {
+    pub(crate) fn launch(&mut self, queue: &mut Queue, product: &Product) -> Queued {
         let Product {
             shape,
             addresses: [a, b, out],

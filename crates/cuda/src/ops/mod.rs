@@ -11,6 +11,7 @@ pub(crate) mod matmul;
 pub(crate) mod norm;
 pub(crate) mod optimizer;
 pub(crate) mod pool;
+mod prelude;
 pub(crate) mod random;
 pub(crate) mod reduce;
 

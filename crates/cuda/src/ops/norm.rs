@@ -1,11 +1,7 @@
 //! Launches of normalizations: `batch_norm.cu` and `layer_norm.cu`.
 
-use crate::device::LaunchError;
-
 use super::elementwise::single;
-use crate::layout::{Array, Operands};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
+use crate::ops::prelude::*;
 
 shared_with_kernels! {
     #[derive(Clone, Copy, Default)]
@@ -112,7 +108,7 @@ pub(crate) fn batch_norm(
     operands: &Operands<'_>,
     momentum: f64,
     eps: f64,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let planes = planes_of(operands, 0)?;
     if operands.input(0)?.count() == 0 {
         return Ok(());
@@ -144,11 +140,7 @@ pub(crate) fn batch_norm(
 }
 
 /// Queues `x, weight, bias, running_mean, running_var -> y`.
-pub(crate) fn batch_norm_inference(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    eps: f64,
-) -> Result<(), LaunchError> {
+pub(crate) fn batch_norm_inference(plan: &mut Plan, operands: &Operands<'_>, eps: f64) -> Queued {
     let planes = planes_of(operands, 0)?;
     if operands.input(0)?.count() == 0 {
         return Ok(());
@@ -173,7 +165,7 @@ pub(crate) fn batch_norm_inference(
 }
 
 /// Queues `grad, x, weight, mean, inverse_std -> grad_x, grad_weight, grad_bias`.
-pub(crate) fn batch_norm_grad(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn batch_norm_grad(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let planes = planes_of(operands, 1)?;
     if operands.input(1)?.count() == 0 {
         return Ok(());
@@ -265,11 +257,7 @@ fn block_per_row(rows: u64, width: u64) -> Grid {
 }
 
 /// Queues `x, weight, bias -> y, mean, inverse_std` over rows.
-pub(crate) fn layer_norm(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    eps: f64,
-) -> Result<(), LaunchError> {
+pub(crate) fn layer_norm(plan: &mut Plan, operands: &Operands<'_>, eps: f64) -> Queued {
     if operands.input(0)?.count() == 0 {
         return Ok(());
     }
@@ -296,7 +284,7 @@ pub(crate) fn layer_norm(
 }
 
 /// Queues `grad, x, weight, mean, inverse_std -> grad_x, grad_weight, grad_bias`.
-pub(crate) fn layer_norm_grad(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn layer_norm_grad(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     if operands.input(1)?.count() == 0 {
         return Ok(());
     }

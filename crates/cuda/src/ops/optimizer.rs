@@ -2,14 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::device::LaunchError;
+use crate::ops::prelude::*;
 use crate::program::TensorId;
 use crate::shape::Extent;
 
 use super::elementwise::single;
-use crate::layout::{Array, Operands};
-use crate::plan::{Arguments, Grid, Plan};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
 
 /// Learning rate of plain SGD and SGD with momentum. The values change nothing about memory or time; a
 /// small one keeps the losses of a probe finite.
@@ -78,11 +75,7 @@ fn launch(plan: &mut Plan, kernel: &'static str, arguments: &OptimizerArguments)
 }
 
 /// Queues `gradient (, found_inf) -> parameter`.
-pub(crate) fn sgd(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    rate: Option<f32>,
-) -> Result<(), LaunchError> {
+pub(crate) fn sgd(plan: &mut Plan, operands: &Operands<'_>, rate: Option<f32>) -> Queued {
     let arguments = OptimizerArguments {
         rate: rate.unwrap_or(SGD_RATE),
         ..common(operands)?
@@ -97,7 +90,7 @@ pub(crate) fn sgd_momentum(
     operands: &Operands<'_>,
     first: bool,
     rate: Option<f32>,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let arguments = OptimizerArguments {
         first: operands.dense_output(1)?,
         rate: rate.unwrap_or(SGD_RATE),
@@ -117,7 +110,7 @@ pub(crate) fn adam(
     step: u32,
     decoupled: bool,
     rate: Option<f32>,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let step = i32::try_from(step).unwrap_or(i32::MAX);
     let arguments = OptimizerArguments {
         first: operands.dense_output(1)?,
@@ -137,7 +130,7 @@ pub(crate) fn adam(
 
 /// Queues `scale, gradients -> found_inf, gradients`: a launch for each gradient. Sets `found_inf` where
 /// it finds an infinity and never clears it.
-pub(crate) fn unscale(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn unscale(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let scale = operands.dense_input(0)?.address;
     let found_inf = operands.dense_output(0)?.address;
     for (position, grad) in operands.inputs().iter().enumerate().skip(1) {
@@ -154,7 +147,7 @@ pub(crate) fn unscale(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), La
 }
 
 /// Queues `found_inf -> scale, growth_tracker`.
-pub(crate) fn update_scale(plan: &mut Plan, operands: &Operands<'_>) -> Result<(), LaunchError> {
+pub(crate) fn update_scale(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let arguments = OptimizerArguments {
         found_inf: operands.dense_input(0)?.address,
         scale: operands.dense_output(0)?.address,

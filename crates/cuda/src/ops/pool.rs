@@ -1,11 +1,7 @@
 //! Launches of pooling: pool.cu.
 
-use crate::device::LaunchError;
+use crate::ops::prelude::*;
 use crate::shape::Window;
-
-use crate::layout::{Array, Operand, Operands};
-use crate::plan::{Arguments, Plan};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
 
 shared_with_kernels! {
     #[derive(Clone, Copy)]
@@ -32,22 +28,14 @@ pub(crate) const LAYOUTS: &[Layout] = &[PoolArguments::LAYOUT];
 unsafe impl Arguments for PoolArguments {}
 
 /// Queues `x -> y, indices`.
-pub(crate) fn max_pool(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    window: &Window,
-) -> Result<(), LaunchError> {
+pub(crate) fn max_pool(plan: &mut Plan, operands: &Operands<'_>, window: &Window) -> Queued {
     let mut arguments = arguments(operands, operands.input(0)?, operands.output(0)?, window)?;
     arguments.indices = operands.dense_output(1)?.address;
     launch(plan, operands, "max_pool", &arguments)
 }
 
 /// Queues `grad, indices -> grad_x`.
-pub(crate) fn max_pool_grad(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    window: &Window,
-) -> Result<(), LaunchError> {
+pub(crate) fn max_pool_grad(plan: &mut Plan, operands: &Operands<'_>, window: &Window) -> Queued {
     let mut arguments = arguments(operands, operands.output(0)?, operands.input(0)?, window)?;
     arguments.indices = operands.dense_input(1)?.address;
     let (x, y) = (operands.output(0)?, operands.input(0)?);
@@ -69,20 +57,14 @@ pub(crate) fn max_pool_grad(
 }
 
 /// Queues `x -> y`.
-pub(crate) fn adaptive_avg_pool(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-) -> Result<(), LaunchError> {
+pub(crate) fn adaptive_avg_pool(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let window = Window::of([1, 1]);
     let arguments = arguments(operands, operands.input(0)?, operands.output(0)?, &window)?;
     launch(plan, operands, "adaptive_avg_pool", &arguments)
 }
 
 /// Queues `grad -> grad_x`.
-pub(crate) fn adaptive_avg_pool_grad(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-) -> Result<(), LaunchError> {
+pub(crate) fn adaptive_avg_pool_grad(plan: &mut Plan, operands: &Operands<'_>) -> Queued {
     let window = Window::of([1, 1]);
     let arguments = arguments(operands, operands.output(0)?, operands.input(0)?, &window)?;
     launch(plan, operands, "adaptive_avg_pool_grad", &arguments)
@@ -129,7 +111,7 @@ fn launch(
     operands: &Operands<'_>,
     kernel: &'static str,
     arguments: &PoolArguments,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let count = operands.output(0)?.count();
     if count == 0 {
         return Ok(());

@@ -1,12 +1,8 @@
 //! Launches of random values and of dropout: random.cu.
 
-use crate::device::LaunchError;
-use crate::program::Initial;
-
 use super::elementwise::{self, Map, single};
-use crate::layout::{Array, Operands};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
+use crate::ops::prelude::*;
+use crate::program::Initial;
 
 /// What random values are drawn from. Must agree with `Distribution` in random.cu.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,7 +33,7 @@ pub(crate) fn random(
     operands: &Operands<'_>,
     distribution: Random,
     seed: u64,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let count = operands.output(0)?.count();
     if count == 0 {
         return Ok(());
@@ -66,7 +62,7 @@ pub(crate) fn initialize(
     operands: &Operands<'_>,
     initial: Initial,
     seed: u64,
-) -> Result<(), LaunchError> {
+) -> Queued {
     match initial {
         Initial::Constant(value) => elementwise::map(plan, operands, Map::Fill(value)),
         Initial::Uniform { bound } => random(plan, operands, Random::Uniform { bound }, seed),
@@ -93,22 +89,13 @@ pub(crate) const LAYOUTS: &[Layout] = &[RandomArguments::LAYOUT, DropoutArgument
 unsafe impl Arguments for DropoutArguments {}
 
 /// Queues the dropping of elements.
-pub(crate) fn dropout(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    p: f64,
-    seed: u64,
-) -> Result<(), LaunchError> {
+pub(crate) fn dropout(plan: &mut Plan, operands: &Operands<'_>, p: f64, seed: u64) -> Queued {
     let mask = operands.dense_output(1)?;
     dropout_kernel(plan, operands, ["dropout4", "dropout8"], mask, p, seed)
 }
 
 /// Queues its backward pass.
-pub(crate) fn dropout_grad(
-    plan: &mut Plan,
-    operands: &Operands<'_>,
-    p: f64,
-) -> Result<(), LaunchError> {
+pub(crate) fn dropout_grad(plan: &mut Plan, operands: &Operands<'_>, p: f64) -> Queued {
     let mask = operands.dense_input(1)?;
     dropout_kernel(
         plan,
@@ -127,7 +114,7 @@ fn dropout_kernel(
     mask: Array,
     p: f64,
     seed: u64,
-) -> Result<(), LaunchError> {
+) -> Queued {
     let count = operands.output(0)?.count();
     if count == 0 {
         return Ok(());

@@ -1,11 +1,8 @@
 //! Launches of sums: reduce.cu.
 
-use crate::device::LaunchError;
-
 use super::elementwise::single;
-use crate::layout::{Array, Loop, MAX_RANK, Operand, Operands, fixed};
-use crate::plan::{Arguments, Grid, Plan, clamp};
-use crate::shared::{Layout, Shared as _, shared_with_kernels};
+use crate::layout::{Loop, MAX_RANK, fixed};
+use crate::ops::prelude::*;
 
 shared_with_kernels! {
     #[derive(Clone, Copy)]
@@ -43,7 +40,7 @@ unsafe impl Arguments for SumArguments {}
 /// Queues a sum over the dimensions that the result lacks or has with length one, times `scale`.
 ///
 /// Trailing dimensions correspond, as in broadcasting.
-pub(crate) fn sum(plan: &mut Plan, operands: &Operands<'_>, scale: f64) -> Result<(), LaunchError> {
+pub(crate) fn sum(plan: &mut Plan, operands: &Operands<'_>, scale: f64) -> Queued {
     let (input, out) = (operands.input(0)?, operands.output(0)?);
     let is_kept = kept_dimensions(input, out).ok_or_else(|| {
         operands.failed(format!("{:?} is no sum of {:?}", out.shape, input.shape))

@@ -5,7 +5,7 @@ use crate::program::{Convolution, Kernel, TensorId, View};
 use crate::shape::DType;
 use crate::units::Bytes;
 
-use super::{Plan, Step, Target};
+use super::{Plan, Queued, Step, Target};
 use crate::generate::Resources;
 use crate::layout::Operands;
 use crate::nccl::CollectiveCall;
@@ -122,7 +122,7 @@ fn by_formulas(
 }
 
 /// Tuned kernels compute in float32, and read integers as indices alone.
-fn expect_types(operands: &Operands<'_>, is_elementwise: bool) -> Result<(), LaunchError> {
+fn expect_types(operands: &Operands<'_>, is_elementwise: bool) -> Queued {
     for operand in operands.inputs().iter().chain(operands.outputs()) {
         let is_taken = match operand.dtype {
             DType::Float32 | DType::Float16 | DType::BFloat16 => true,
@@ -141,7 +141,7 @@ fn by_tuned_kernels(
     launch: &Launch<'_>,
     operands: &Operands<'_>,
     context: Context,
-) -> Result<(), LaunchError> {
+) -> Queued {
     match &launch.call.kernel {
         Kernel::MatMul => matmul::product(plan, operands),
         Kernel::Convolution(shape) if is_depthwise(&shape.at(launch.batch)) => {
@@ -193,7 +193,7 @@ fn by_kind(
     launch: &Launch<'_>,
     operands: &Operands<'_>,
     context: Context,
-) -> Result<(), LaunchError> {
+) -> Queued {
     match &launch.call.kernel {
         Kernel::Initialize(initial) => {
             random::initialize(plan, operands, *initial, context.shared_seed())
@@ -275,7 +275,7 @@ fn map_of(kernel: &Kernel) -> Option<Map> {
 }
 
 /// Puts attention by kernels of our own into a plan.
-type Own = fn(&mut Plan, &Operands<'_>, Attention) -> Result<(), LaunchError>;
+type Own = fn(&mut Plan, &Operands<'_>, Attention) -> Queued;
 
 /// Attention by the library where it may take it, else by kernels of our own.
 fn attend(
@@ -284,7 +284,7 @@ fn attend(
     operands: &Operands<'_>,
     context: Context,
     (settings, pass, own): (Attention, Option<AttentionPass>, Own),
-) -> Result<(), LaunchError> {
+) -> Queued {
     let Some(pass) = pass else {
         return own(plan, operands, settings);
     };

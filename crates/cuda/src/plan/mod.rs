@@ -10,6 +10,7 @@ mod gaps;
 use std::ffi::c_void;
 use std::ptr;
 
+use crate::device::LaunchError;
 use crate::units::Bytes;
 
 use super::generate::{Changing, GeneratedLaunch, Source};
@@ -169,6 +170,9 @@ impl Parameter for KernelParameter {
         }
     }
 }
+
+/// Whether kernels or a library take a call.
+pub(super) type Queued = Result<(), LaunchError>;
 
 /// The steps of a launch, as they are found.
 pub(super) struct Plan {

@@ -377,11 +377,10 @@ impl<'a> Walk<'a> {
         at: &str,
     ) -> Result<Inside<'a>, String> {
         let mut inner = Scope {
-            pending: HashMap::new(),
-            numbers: HashMap::new(),
             tensors,
             sizes: std::mem::take(&mut scope.sizes),
             types: types(&backward.graph),
+            ..Scope::default()
         };
         let outside = (
             std::mem::replace(&mut self.builder, builder),

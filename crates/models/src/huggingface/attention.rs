@@ -163,6 +163,13 @@ pub(super) fn sdpa(
     output.and_drop((key, value))
 }
 
+/// `attn_output.reshape(*input_shape, -1).contiguous()` of what attention gives.
+pub(super) fn joined(output: Tensor) -> Tensor {
+    let [batch, tokens] = [0, 1].map(|dim| Size::from(output.size(dim)));
+    let all = (&output).reshape(&[batch, tokens, Size::REST]).contiguous();
+    all.and_drop(output)
+}
+
 /// What `sdpa_attention_forward` does with a prompt and keys and values that have room for more: it leaves that out.
 pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &Attention<'_>) {
     let queries = query.length(2);
@@ -190,10 +197,7 @@ pub(super) fn self_attention(
         ..Attention::default()
     };
     let [query, key, value] = &states;
-    let mut output = sdpa(query, key, value, settings);
-    output = (&output)
-        .reshape(&[batch, seq_len, Size::REST])
-        .contiguous();
+    let output = joined(sdpa(query, key, value, settings));
     (output, states)
 }
 

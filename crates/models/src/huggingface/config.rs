@@ -124,8 +124,8 @@ impl<'a> Config<'a> {
             .iter()
             .fold(0_u64, |sum, depth| sum.saturating_add(*depth));
         if depths.is_empty() || all > MOST_LAYERS {
-            return Err(RequestError::at(
-                self.at(name),
+            return Err(self.wrong(
+                name,
                 format!("{name} must be from 1 to {MOST_LAYERS} layers in all, not {all}"),
             ));
         }
@@ -162,7 +162,7 @@ impl<'a> Config<'a> {
         let ratio = self.number("mlp_ratio", 4.0)?;
         if width as f64 * ratio < 1.0 {
             let problem = "mlp_ratio makes layers without outputs";
-            return Err(RequestError::at(self.at("mlp_ratio"), problem));
+            return Err(self.wrong("mlp_ratio", problem));
         }
         Ok(ratio)
     }
@@ -218,9 +218,7 @@ impl<'a> Config<'a> {
 
     /// A problem with an option that is not built.
     pub(super) fn not_built(&self, name: &str) -> RequestError {
-        RequestError::at(
-            self.at(name),
-            format!(
+        self.wrong(name, format!(
                 "batchfit does not build models with this value of {name}; `batchfit export --hf config.json -o \
                  model.json.gz`, of batchfit's Python client, writes their graphs, to be given with --model"
             ),
@@ -232,6 +230,11 @@ impl<'a> Config<'a> {
         self.fields.at(name)
     }
 
+    /// A problem with a value.
+    pub(super) fn wrong(&self, name: &str, problem: impl Into<String>) -> RequestError {
+        self.fields.wrong(name, problem)
+    }
+
     /// `total / parts`, which must be whole: `names` are what the config calls them.
     pub(super) fn quotient(
         &self,
@@ -240,8 +243,8 @@ impl<'a> Config<'a> {
         if total.is_multiple_of(parts) {
             return Ok(total / parts);
         }
-        Err(RequestError::at(
-            self.at(parts_name),
+        Err(self.wrong(
+            parts_name,
             format!("{parts_name} is {parts}, which does not divide {total_name}, {total}"),
         ))
     }

@@ -101,10 +101,7 @@ impl Saying {
         {
             match fields.get(field).filter(|value| is_something(value)) {
                 Some(Value::Object(_)) => {
-                    return Err(RequestError::at(
-                        fields.at(field),
-                        format!("{}; {}", said.effect, said.does),
-                    ));
+                    return Err(fields.wrong(field, format!("{}; {}", said.effect, said.does)));
                 }
                 Some(_) => return Err(config.not_built(field)),
                 None => {}

@@ -81,15 +81,15 @@ impl Labels {
         };
         if count == 0 {
             let problem = "a classifier needs a label at least, and id2label has none";
-            return Err(RequestError::at(config.at("id2label"), problem));
+            return Err(config.wrong("id2label", problem));
         }
         let problem = match config.text("problem_type", "")? {
             "" if count == 1 => Problem::Regression,
             "" => Problem::OneClass,
             "single_label_classification" if count > 1 => Problem::OneClass,
             "single_label_classification" => {
-                return Err(RequestError::at(
-                    config.at("problem_type"),
+                return Err(config.wrong(
+                    "problem_type",
                     "single_label_classification needs two labels at least, and the config has one",
                 ));
             }
@@ -117,7 +117,7 @@ impl Labels {
             "a model that answers questions has two labels, the start and the end of the answer, not {}",
             self.count
         );
-        Err(RequestError::at(config.at("num_labels"), problem))
+        Err(config.wrong("num_labels", problem))
     }
 
     /// The labels of a batch.

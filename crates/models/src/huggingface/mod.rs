@@ -232,7 +232,7 @@ pub fn parse(value: &Value, pointer: &str) -> Result<HuggingFaceModel, RequestEr
     for (size, is_taken) in sizes {
         if !is_taken && fields.get(size).is_some() {
             let problem = format!("samples of {class} have no {size}; leave it out");
-            return Err(RequestError::at(fields.at(size), problem));
+            return Err(fields.wrong(size, problem));
         }
     }
     model.training.check(class, &format!("{pointer}/lora"))?;
@@ -296,15 +296,11 @@ fn builder(model: &HuggingFaceModel) -> Result<(&str, Build), RequestError> {
     let classes = fields.texts("architectures")?.unwrap_or_default();
     let class = classes.first().ok_or_else(|| {
         let other = of_another_library(|member| fields.get(member).is_some());
-        RequestError::at(
-            fields.at("architectures"),
-            other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
+        fields.wrong("architectures", other.as_deref().unwrap_or("the config names no class; add one, as in \"architectures\": [\"LlamaForCausalLM\"]"),
         )
     })?;
     let build = build_of(class).ok_or_else(|| {
-        RequestError::at(
-            fields.at("architectures"),
-            format!(
+        fields.wrong("architectures", format!(
                 "batchfit does not know the class {:?}; batchfit's Python client exports it {}, and --model takes the file",
                 shorten(class),
                 tasks::exported(class)

@@ -156,9 +156,7 @@ pub(super) fn classes_of_last_token(
 fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, RequestError> {
     let token = token.and_then(|token| i64::try_from(token).ok());
     token.map(Scalar::Int).ok_or_else(|| {
-        RequestError::at(
-            config.at("pad_token_id"),
-            "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
+        config.wrong("pad_token_id", "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
         )
     })
 }

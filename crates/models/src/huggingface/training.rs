@@ -237,7 +237,7 @@ fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, RequestError> {
             "adapters are not built with {member}; `batchfit export`, of batchfit's Python client, writes the graph of a model that PEFT \
              has adapted, and --model takes it"
         );
-        return Err(RequestError::at(any.at(member), problem));
+        return Err(any.wrong(member, problem));
     }
     let lora = Fields::of(
         value,

@@ -137,7 +137,7 @@ fn input(model: &Fields<'_>) -> Result<(Vec<u64>, DType), RequestError> {
             "a sample has 1 to {MOST_DIMENSIONS} dimensions, not {}",
             shape.len()
         );
-        return Err(RequestError::at(fields.at("shape"), problem));
+        return Err(fields.wrong("shape", problem));
     }
     let known = [("float32", DType::Float32), ("int64", DType::Int64)];
     let dtype = fields.choice("dtype", "input dtype", &known)?;
@@ -188,8 +188,8 @@ fn inputs(fields: &Fields<'_>, kind: &str) -> Result<Vec<String>, RequestError> 
     let takes = if kind == "add" { 2 } else { 1 };
     match fields.texts("inputs")? {
         Some(names) if names.len() == takes => Ok(names.into_iter().map(str::to_owned).collect()),
-        Some(names) => Err(RequestError::at(
-            fields.at("inputs"),
+        Some(names) => Err(fields.wrong(
+            "inputs",
             format!(
                 "{kind} takes {takes} input{}, not {}",
                 if takes == 1 { "" } else { "s" },
@@ -272,8 +272,8 @@ fn layer_kind(kind: &str, fields: &Fields<'_>) -> Result<LayerKind, RequestError
 fn normalized_shape(fields: &Fields<'_>) -> Result<Option<Vec<u64>>, RequestError> {
     match fields.get("normalized_shape") {
         Some(Value::Number(_)) => Ok(fields.size("normalized_shape")?.map(|length| vec![length])),
-        Some(Value::Array(lengths)) if lengths.is_empty() => Err(RequestError::at(
-            fields.at("normalized_shape"),
+        Some(Value::Array(lengths)) if lengths.is_empty() => Err(fields.wrong(
+            "normalized_shape",
             "normalized_shape needs at least one length",
         )),
         _ => fields.sizes("normalized_shape"),

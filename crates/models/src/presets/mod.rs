@@ -10,6 +10,7 @@ mod blocks;
 mod convolutional;
 mod entry;
 mod layers;
+mod prelude;
 mod segmenters;
 mod transformers;
 
@@ -255,7 +256,7 @@ pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, RequestError> 
     let Some(entry) = entries().find(|entry| entry.preset.name == name) else {
         if let Some(choices) = of_family(name) {
             let problem = format!("unknown preset {:?}; {choices}", shorten(name));
-            return Err(RequestError::at(any.at("preset"), problem));
+            return Err(any.wrong("preset", problem));
         }
         let known = presets().map(|preset| preset.name);
         let mut error = RequestError::unknown(any.at("preset"), "preset", name, known);
@@ -279,7 +280,7 @@ pub fn parse(value: &Value, pointer: &str) -> Result<PresetModel, RequestError> 
     let classes = match (fields.size("num_classes")?, fields.size(CLASSES)?) {
         (Some(_), Some(_)) => {
             let problem = "it is given as num_classes too; one of them is enough";
-            return Err(RequestError::at(fields.at(CLASSES), problem));
+            return Err(fields.wrong(CLASSES, problem));
         }
         (None, Some(classes)) => classes,
         (_, None) => size("num_classes")?,

@@ -26,7 +26,6 @@ pub(crate) struct Lora {
 
 impl Lora {
     fn scaling(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "ranks are small")]
         let rank = self.r as f64;
         self.alpha / if self.use_rslora { rank.sqrt() } else { rank }
     }

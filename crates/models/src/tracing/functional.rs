@@ -4,7 +4,7 @@ use super::argument::{Argument, Size};
 use super::operands::Tensors;
 use super::pointwise::Scalar;
 use super::tracer::{Tensor, Tracer};
-use crate::shape::DType;
+use crate::shape::{DType, Extent};
 
 /// What `scaled_dot_product_attention` is called with besides query, key and value.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,6 +18,21 @@ pub(crate) struct Attention<'a> {
 }
 
 impl<'a> Attention<'a> {
+    /// Of a decoder's tokens `x`: causal where no mask says more.
+    pub(crate) fn of_decoder(
+        x: &Tensor,
+        mask: Option<&'a Tensor>,
+        [dropout, scale]: [f64; 2],
+    ) -> Attention<'a> {
+        Attention {
+            mask,
+            dropout,
+            causal: mask.is_none() && x.size(1) != Extent::ONE,
+            scale: Some(scale),
+            grouped: false,
+        }
+    }
+
     /// The same with this mask, where it has none of its own.
     pub(crate) fn or_masked(self, mask: Option<&'a Tensor>) -> Attention<'a> {
         let mask = self.mask.or(mask);

@@ -417,9 +417,7 @@ impl State {
                 .map(|(name, tensor)| (name.as_str(), tensor.id()))
                 .collect(),
             sizes: sizes.map(|(name, size)| (name.as_str(), *size)).collect(),
-            pending: HashMap::new(),
-            numbers: HashMap::new(),
-            types: HashMap::new(),
+            ..Scope::default()
         };
         let builder = &self.builder;
         let types = |id: ValueId| -> Type {

@@ -177,7 +177,6 @@ impl<'a> Arguments<'a> {
     pub fn number(&self, name: &str) -> Result<f64, String> {
         match self.required(name)? {
             Arg::Float(value) | Arg::SymFloat(SymFloat::AsFloat(value)) => Ok(*value),
-            #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
             Arg::Int(value) | Arg::SymInt(SymInt::AsInt(value)) => Ok(*value as f64),
             Arg::SymInt(SymInt::AsName(symbol)) | Arg::SymFloat(SymFloat::AsName(symbol)) => {
                 // What follows from values has no number while tracing.

@@ -36,7 +36,6 @@ impl Constant {
     }
 
     /// As a fraction, where it is a number that is known.
-    #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
     pub fn real(&self) -> Option<f64> {
         match self {
             Constant::Truth(value) => Some(f64::from(u8::from(*value))),

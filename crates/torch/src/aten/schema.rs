@@ -205,10 +205,6 @@ pub enum Hint {
 
 impl Hint {
     /// As a number.
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "sizes of a traced example are small"
-    )]
     pub fn number(self) -> Option<f64> {
         match self {
             Hint::Int(value) => Some(value as f64),
@@ -470,11 +466,9 @@ impl<'de> Deserialize<'de> for Float {
                 Ok(Float(value))
             }
             fn visit_i64<E>(self, value: i64) -> Result<Float, E> {
-                #[expect(clippy::cast_precision_loss, reason = "such attributes are small")]
                 Ok(Float(value as f64))
             }
             fn visit_u64<E>(self, value: u64) -> Result<Float, E> {
-                #[expect(clippy::cast_precision_loss, reason = "such attributes are small")]
                 Ok(Float(value as f64))
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Float, E> {

@@ -7,6 +7,7 @@ use super::schema::{ExportedSize, TensorMeta};
 use crate::shape::Extent;
 
 /// What names of values stand for inside one graph.
+#[derive(Default)]
 pub struct Scope<'a> {
     /// Tensors by name.
     pub tensors: HashMap<&'a str, ValueId>,

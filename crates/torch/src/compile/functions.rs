@@ -318,9 +318,7 @@ impl BackwardCall {
         eager.casts.clear();
         (eager.grad_enabled, eager.autocast, eager.casts) = before;
         // Python lets go of a tuple's items from the last to the first.
-        while let Some(zero) = zeros.pop() {
-            drop(zero);
-        }
+        zeros.drain(..).rev().for_each(drop);
         let held = self.held.into_iter().map(|(_, tensor)| tensor);
         eager.hold_until_graph_dies(held.collect());
         results

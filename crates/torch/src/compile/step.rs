@@ -180,8 +180,7 @@ impl Training {
             self.eager
                 .launch(Kernel::ScalerUpdate, &[found_inf], &outputs);
         }
-        drop(handed_over);
-        drop(found_inf);
+        drop((handed_over, found_inf));
         optimizer::zero_grad(&self.trained);
         Ok(())
     }
@@ -225,14 +224,10 @@ impl Training {
         let leaves = self.trained.iter().map(|trained| &*trained.leaf);
         self.wrapper.after_backward(&mut self.eager, leaves);
         self.eager.thread = Thread::Main;
-        drop(seed);
-        drop(root);
-        while let Some(tensor) = batch.pop() {
-            drop(tensor);
-        }
+        drop((seed, root));
+        batch.drain(..).rev().for_each(drop);
         self.eager.graph_dies();
-        drop(held);
-        drop(loss);
+        drop((held, loss));
         Ok(())
     }
 
@@ -298,9 +293,7 @@ impl Training {
         drop(environment);
         self.eager.autocast = None;
         self.eager.casts.clear();
-        while let Some(tensor) = batch.pop() {
-            drop(tensor);
-        }
+        batch.drain(..).rev().for_each(drop);
         Ok(())
     }
 
@@ -381,9 +374,7 @@ impl Training {
         let mut outputs = vec![&*found_inf];
         outputs.extend(gradients.iter().map(|gradient| &**gradient));
         eager.launch(Kernel::Unscale, &inputs, &outputs);
-        drop(copied);
-        drop(inverse);
-        drop(zero);
+        drop((copied, inverse, zero));
         Some(found_inf)
     }
 

@@ -17,14 +17,9 @@ impl Eager {
         let breaks = self.scratch_of(ids, DType::Bool);
         let numbers = self.scratch_of(ids, DType::Int64);
         let sums = self.scratch_of(ids, DType::Int64);
-        drop(sums);
-        drop(breaks);
+        drop((sums, breaks));
         let any = self.scratch_of(batch, DType::Bool);
         let all = self.scratch_of(Extent::ONE, DType::Bool);
-        drop(any);
-        drop(all);
-        drop(first);
-        drop(differences);
-        drop(numbers);
+        drop((any, all, first, differences, numbers));
     }
 }

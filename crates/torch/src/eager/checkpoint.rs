@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::process::{Eager, Stop};
+use super::process::{Eager, Output, Stop};
 use super::tensor::Tensor;
 use crate::program::Host;
 use crate::shape::DType;
@@ -47,7 +47,7 @@ impl Frame {
     }
 
     /// The tensor of this number, after running the region again if that has not happened.
-    pub fn unpack(frame: &Rc<Frame>, eager: &mut Eager, index: usize) -> Result<Tensor, Stop> {
+    pub fn unpack(frame: &Rc<Frame>, eager: &mut Eager, index: usize) -> Output {
         if frame.restored.borrow().is_none() {
             frame.recompute(eager)?;
         }

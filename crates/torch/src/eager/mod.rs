@@ -17,7 +17,7 @@ mod writing;
 pub use autograd::{OpRecord, Saved, Slot};
 pub use checkpoint::{Frame, Region};
 pub use engine::{INPUTS, backward, backward_of};
-pub use process::{Eager, Outputs, Stop, Thread, Watcher};
+pub use process::{Eager, Output, Outputs, Stop, Thread, Watcher};
 pub use recorder::Storage;
 pub use tensor::{Elements, History, Leaf, Tensor, TensorBody};
 pub use writing::viewed;

@@ -22,6 +22,9 @@ use crate::units::Bytes;
 /// What an operation makes, or why it stopped.
 pub type Outputs = Result<Vec<Tensor>, Stop>;
 
+/// The same of one that has one result.
+pub type Output = Result<Tensor, Stop>;
+
 /// Why operations stop before the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {

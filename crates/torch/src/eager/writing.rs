@@ -136,9 +136,7 @@ fn copy_slices(
             eager.launch(Kernel::Copy, &[of_part], &[&part]);
             outgoing[0] = Some(Tensor::clone(&result));
         }
-        drop(of_part);
-        drop(part);
-        drop(result);
+        drop((of_part, part, result));
         outgoing
     })
 }

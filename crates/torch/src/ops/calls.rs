@@ -1,6 +1,6 @@
 //! Single calls of operators against recorded ones: what PyTorch allocates and frees, forward and backward.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,10 +79,7 @@ impl Call {
                 .zip(ids)
                 .map(|((name, ..), id)| (*name, id))
                 .collect(),
-            sizes: HashMap::new(),
-            pending: HashMap::new(),
-            numbers: HashMap::new(),
-            types: HashMap::new(),
+            ..Scope::default()
         };
         let types = |id: ValueId| tensors[id.0 as usize].1.clone();
         let arguments = Arguments {

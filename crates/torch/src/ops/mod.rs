@@ -28,6 +28,7 @@ mod matmul;
 mod norm;
 mod opaque;
 mod pool;
+mod prelude;
 mod products;
 mod random;
 mod recurrent;

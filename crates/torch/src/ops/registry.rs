@@ -1,6 +1,7 @@
 //! What all operators have in common, and the one list of them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::LazyLock;
 
 use super::Op;
@@ -113,6 +114,23 @@ macro_rules! families {
             lists.into_iter().flatten().flat_map(each).collect()
         }
     };
+}
+
+/// The CUDA C++ of a file, with what these variables hold where it says `$NAME$`.
+macro_rules! filled {
+    ($file:literal, $($name:ident),+) => {
+        $crate::ops::registry::fill(
+            include_str!($file),
+            &[$((concat!("$", stringify!($name), "$"), &$name)),+],
+        )
+    };
+}
+
+pub(super) fn fill(text: &str, parts: &[(&str, &dyn Display)]) -> String {
+    let parts = parts.iter();
+    parts.fold(text.to_owned(), |text, (name, value)| {
+        text.replace(name, &value.to_string())
+    })
 }
 
 /// Declares the readers of a family whose operators are rows of tables, and its rows by the operators' names.

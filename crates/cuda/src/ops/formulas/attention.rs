@@ -2,9 +2,7 @@
 //! the tuned kernels: for what those do not take.
 
 use super::Written;
-use crate::device::LaunchError;
-use crate::layout::{Operand, Operands};
-use crate::program::{Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// Wider heads do not fit the threads' registers.
 const WIDEST: u64 = 1024;
@@ -15,81 +13,13 @@ const KEPT: &str = "
     const int KEPT = (1024 + LANES - 1) / LANES;";
 
 /// A row is a query. Keys and values are reached from their first, by steps.
-const FORWARD: &str = "
-    T kept[KEPT], top = -INFINITY, total = 0;
-    for (int s = 0; s < KEPT; ++s) kept[s] = 0;
-    const i64 last = causal ? minimum(keys, (i64)row % queries + 1) : keys;
-    for (i64 k = 0; k < last; ++k) {
-        T score = 0;
-        for_each(j) score += (T)query(j) * (T)widened(key.data[k * key_step + (i64)j * key_next]);
-        score = row_sum(score) * (T)scale;
-        const T up = maximum(top, score), fades = exp(top - up), p = exp(score - up);
-        total = total * fades + p;
-        top = up;
-#pragma unroll
-        for (int s = 0; s < KEPT; ++s) {
-            const i64 j = (i64)lane + (i64)s * LANES;
-            if (j < width) kept[s] = kept[s] * fades + p * (T)widened(value.data[k * value_step + j * value_next]);
-        }
-    }
-#pragma unroll
-    for (int s = 0; s < KEPT; ++s) {
-        const i64 j = (i64)lane + (i64)s * LANES;
-        if (j < width) out.data[j * out_next] = Narrow<O>::from(kept[s] / total);
-    }";
+const FORWARD: &str = include_str!("attention/forward.cu");
 
 /// A row is a query too.
-const GRAD_QUERY: &str = "
-    T kept[KEPT], delta = 0;
-    for (int s = 0; s < KEPT; ++s) kept[s] = 0;
-    for (i64 j = lane; j < width; j += LANES) delta += (T)widened(grad.data[j * grad_next]) * (T)widened(out.data[j * out_next]);
-    delta = row_sum(delta);
-    const i64 last = causal ? minimum(keys, (i64)row % queries + 1) : keys;
-    for (i64 k = 0; k < last; ++k) {
-        T score = 0, along = 0;
-        for_each(j) score += (T)query(j) * (T)widened(key.data[k * key_step + (i64)j * key_next]);
-        for (i64 j = lane; j < width; j += LANES) along += (T)widened(grad.data[j * grad_next]) * (T)widened(value.data[k * value_step + j * value_next]);
-        const T p = exp(row_sum(score) * (T)scale - (T)sums(0)), d = p * (row_sum(along) - delta) * (T)scale;
-#pragma unroll
-        for (int s = 0; s < KEPT; ++s) {
-            const i64 j = (i64)lane + (i64)s * LANES;
-            if (j < n) kept[s] += d * (T)widened(key.data[k * key_step + j * key_next]);
-        }
-    }
-#pragma unroll
-    for (int s = 0; s < KEPT; ++s) {
-        const I j = lane + (I)s * LANES;
-        if (j < n) grad_query.set(kept[s], j);
-    }";
+const GRAD_QUERY: &str = include_str!("attention/grad_query.cu");
 
 /// A row is a key, which all queries of its heads attend to.
-const GRAD_KEY: &str = "
-    T of_key[KEPT], of_value[KEPT];
-    for (int s = 0; s < KEPT; ++s) of_key[s] = of_value[s] = 0;
-    for (i64 head = 0; head < heads; ++head)
-        for (i64 q = causal ? (i64)row % keys : 0; q < queries; ++q) {
-            T score = 0, along = 0, delta = 0;
-            for_each(j) score += (T)key(j) * (T)widened(query.data[head * query_head + q * query_step + (i64)j * query_next]);
-            for (i64 j = lane; j < width; j += LANES) {
-                const T g = (T)widened(grad.data[head * grad_head + q * grad_step + j * grad_next]);
-                along += g * (T)widened(value.data[j * value_next]);
-                delta += g * (T)widened(out.data[head * out_head + q * out_step + j * out_next]);
-            }
-            const T p = exp(row_sum(score) * (T)scale - (T)widened(sums.data[head * sums_head + q * sums_step]));
-            const T d = p * (row_sum(along) - row_sum(delta)) * (T)scale;
-#pragma unroll
-            for (int s = 0; s < KEPT; ++s) {
-                const i64 j = (i64)lane + (i64)s * LANES;
-                if (j < n) of_key[s] += d * (T)widened(query.data[head * query_head + q * query_step + j * query_next]);
-                if (j < width) of_value[s] += p * (T)widened(grad.data[head * grad_head + q * grad_step + j * grad_next]);
-            }
-        }
-#pragma unroll
-    for (int s = 0; s < KEPT; ++s) {
-        const i64 j = (i64)lane + (i64)s * LANES;
-        if (j < n) grad_key.set(of_key[s], (I)j);
-        if (j < width) grad_value.data[j * grad_value_next] = Narrow<O>::from(of_value[s]);
-    }";
+const GRAD_KEY: &str = include_str!("attention/grad_key.cu");
 
 /// Four-dimensional operands of a call with fewer key heads than query heads, or as many.
 struct Heads {

@@ -4,13 +4,9 @@
 //! serves several of them and neighbouring threads read neighbours. PyTorch has kernels of its own for these layers too
 //! (`DepthwiseConv2d.cu`), which want no workspace.
 
-use crate::device::LaunchError;
-use crate::generate::{self, Resources, divider_of};
-use crate::layout::{Operand, Operands};
-use crate::program::{Convolution, ConvolutionPass, Form, Generated, Number};
-use crate::shape::DType;
-
 use super::{Written, sum};
+use crate::generate::{self, Resources, divider_of};
+use crate::ops::prelude::*;
 
 /// Windows of more taps do not fit in registers.
 const MOST_TAPS: u64 = 121;
@@ -174,127 +170,8 @@ fn formula(
 
 // `x[n, c, h, w]`, `w[k, 1, kh, kw]`, `y[n, k, h, w]`. A piece of work is a column's next `R` rows.
 
-const FORWARD: &str = "
-    const I height = (I)x.size(2), width = (I)x.size(3), down = (I)y.size(2), across = (I)y.size(3);
-    const E* const from = x.data + ((i64)i[0] * x.size(1) + i[1] / MULTIPLIER) * height * width;
-    E* const into = y.data + ((i64)i[0] * y.size(1) + i[1]) * down * across;
-    T taps[TAPS];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) taps[t] = widened(w.data[i[1] * TAPS + t]);
-    for (I piece = part * LANES + lane; piece < (I)pieces; piece += parts * LANES) {
-        const I strip = (I)quotient((u32)piece, (u64)by_width), column = piece - strip * across, top = strip * R;
-        T s[R];
-#pragma unroll
-        for (int r = 0; r < R; ++r) s[r] = 0;
-#pragma unroll
-        for (int j = 0; j <= (R - 1) * SH + (KH - 1) * DH; ++j) {
-            const I h = top * SH - PH + j;
-            const bool is_row = h >= 0 && h < height;
-            T value[KW];
-#pragma unroll
-            for (int kx = 0; kx < KW; ++kx) {
-                const I v = column * SW - PW + kx * DW;
-                value[kx] = is_row && v >= 0 && v < width ? widened(from[h * width + v]) : (T)0;
-            }
-#pragma unroll
-            for (int r = 0; r < R; ++r) {
-#pragma unroll
-                for (int t = 0; t < TAPS; ++t) {
-                    if (r * SH + t / KW * DH == j) s[r] += value[t % KW] * taps[t];
-                }
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (top + r < down) into[(top + r) * across + column] = Narrow<E>::from(s[r]);
-        }
-    }";
+const FORWARD: &str = include_str!("depthwise/forward.cu");
 
-const GRAD_INPUT: &str = "
-    const I height = (I)x.size(2), width = (I)x.size(3), down = (I)y.size(2), across = (I)y.size(3);
-    const E* const from = y.data + ((i64)i[0] * y.size(1) + (i64)i[1] * MULTIPLIER) * down * across;
-    E* const into = x.data + ((i64)i[0] * x.size(1) + i[1]) * height * width;
-    const auto* const windows = w.data + (i64)i[1] * MULTIPLIER * TAPS;
-    T taps[TAPS];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) taps[t] = widened(windows[t]);
-    for (I piece = part * LANES + lane; piece < (I)pieces; piece += parts * LANES) {
-        const I strip = (I)quotient((u32)piece, (u64)by_width), column = piece - strip * width, top = strip * R;
-        T s[R];
-#pragma unroll
-        for (int r = 0; r < R; ++r) s[r] = 0;
-        for (int m = 0; m < MULTIPLIER; ++m) {
-            const E* const plane = from + (i64)m * down * across;
-            // Of several windows for a channel none stays in registers.
-            if (MULTIPLIER > 1) {
-#pragma unroll
-                for (int t = 0; t < TAPS; ++t) taps[t] = widened(windows[m * TAPS + t]);
-            }
-#pragma unroll
-            for (int j = FIRST; j <= LAST; ++j) {
-                const I h = strip * (R / SH) + j;
-                const bool is_row = h >= 0 && h < down;
-                T value[KW];
-#pragma unroll
-                for (int kx = 0; kx < KW; ++kx) {
-                    const I v = column + PW - kx * DW;
-                    const bool is_any = is_row && v >= 0 && v % SW == 0 && v / SW < across;
-                    value[kx] = is_any ? widened(plane[h * across + v / SW]) : (T)0;
-                }
-#pragma unroll
-                for (int r = 0; r < R; ++r) {
-#pragma unroll
-                    for (int t = 0; t < TAPS; ++t) {
-                        if (r + PH - t / KW * DH == j * SH) s[r] += value[t % KW] * taps[t];
-                    }
-                }
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < R; ++r) {
-            if (top + r < height) into[(top + r) * width + column] = Narrow<E>::from(s[r]);
-        }
-    }";
+const GRAD_INPUT: &str = include_str!("depthwise/grad_input.cu");
 
-const GRAD_WEIGHT: &str = "
-    const I height = (I)x.size(2), width = (I)x.size(3), down = (I)y.size(2), across = (I)y.size(3);
-    const I count = (I)x.size(0) * (I)pieces;
-    if (part >= PARTS) return;
-    T s[TAPS];
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) s[t] = 0;
-    for (I each = part * LANES + lane; each < count; each += PARTS * LANES) {
-        const I n = (I)quotient((u32)each, (u64)by_pieces), piece = each - n * (I)pieces;
-        const I strip = (I)quotient((u32)piece, (u64)by_width), column = piece - strip * across, top = strip * R;
-        const E* const from = x.data + ((i64)n * x.size(1) + i[1] / MULTIPLIER) * height * width;
-        const E* const plane = y.data + ((i64)n * y.size(1) + i[1]) * down * across;
-        T grad[R];
-#pragma unroll
-        for (int r = 0; r < R; ++r) grad[r] = top + r < down ? widened(plane[(top + r) * across + column]) : (T)0;
-#pragma unroll
-        for (int j = 0; j <= (R - 1) * SH + (KH - 1) * DH; ++j) {
-            const I h = top * SH - PH + j;
-            const bool is_row = h >= 0 && h < height;
-            T value[KW];
-#pragma unroll
-            for (int kx = 0; kx < KW; ++kx) {
-                const I v = column * SW - PW + kx * DW;
-                value[kx] = is_row && v >= 0 && v < width ? widened(from[h * width + v]) : (T)0;
-            }
-#pragma unroll
-            for (int r = 0; r < R; ++r) {
-#pragma unroll
-                for (int t = 0; t < TAPS; ++t) {
-                    if (r * SH + t / KW * DH == j) s[t] += value[t % KW] * grad[r];
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int t = 0; t < TAPS; ++t) {
-        const T whole = warp_sum(s[t]);
-        if (lane == 0) {
-            const I to[3] = {part, i[1], (I)t};
-            w.set_at(whole, to);
-        }
-    }";
+const GRAD_WEIGHT: &str = include_str!("depthwise/grad_weight.cu");

@@ -1,11 +1,8 @@
 //! Look-ups, tables and triangles.
 
-use crate::device::LaunchError;
-use crate::layout::{Operand, Operands};
-use crate::program::Generated;
-use batchfit_torch::ops::placing::{self, Combine, Written as Values};
-
 use super::Written;
+use crate::ops::prelude::*;
+use batchfit_torch::ops::placing::{self, Combine, Written as Values};
 
 /// Fewer lines than this do not keep a card busy with a thread for each.
 const FEW_LINES: u64 = 4096;

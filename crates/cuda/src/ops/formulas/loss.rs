@@ -1,9 +1,7 @@
 //! Likelihoods of class indices, and rows that a mask hides.
 
 use super::Written;
-use crate::device::LaunchError;
-use crate::layout::{Operand, Operands};
-use crate::program::{Generated, Kernel};
+use crate::ops::prelude::*;
 use crate::shape::Extent;
 use batchfit_torch::ops::{Likelihood, Loss, Summary};
 

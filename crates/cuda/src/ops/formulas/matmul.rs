@@ -1,9 +1,7 @@
 //! Matrix products.
 
 use super::Written;
-use crate::device::LaunchError;
-use crate::layout::{Operand, Operands};
-use crate::program::{Form, Generated};
+use crate::ops::prelude::*;
 
 /// A matrix product, with leading dimensions that broadcast.
 pub(super) fn product(operands: &Operands<'_>) -> Result<Written, LaunchError> {

@@ -11,10 +11,9 @@ mod pointwise;
 mod scaler;
 mod softmax;
 
-use crate::device::LaunchError;
 use crate::generate::{self, GeneratedLaunch, Resources};
-use crate::layout::{Operand, Operands};
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::ops::prelude::*;
+use crate::program::Text;
 use batchfit_torch::ops::{placing, pooling};
 
 /// A formula and its operands, seen as it wants them.

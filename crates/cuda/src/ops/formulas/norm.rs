@@ -1,9 +1,7 @@
 //! Normalizations.
 
 use super::Written;
-use crate::device::LaunchError;
-use crate::layout::{Operand, Operands};
-use crate::program::Kernel;
+use crate::ops::prelude::*;
 use batchfit_torch::ops::normalization::{self, Normalization};
 
 /// A value for each channel, as it broadcasts to tensors of this rank.

@@ -1,6 +1,7 @@
 //! What is computed for each element by itself.
 
-use crate::program::{Binary, Form, Generated, Initial, Kernel, Number, Unary};
+use crate::ops::prelude::*;
+use crate::program::{Binary, Initial, Unary};
 
 /// Kernels that compute each element by itself.
 pub(super) fn pointwise(kernel: &Kernel) -> Option<Generated> {

@@ -1,10 +1,8 @@
 //! The gradient scaler.
 
 use super::Written;
-use crate::device::LaunchError;
-use crate::layout::Operands;
 use crate::ops::optimizer::GROWTH_INTERVAL;
-use crate::program::{Generated, Number};
+use crate::ops::prelude::*;
 
 /// `scale, gradients -> found_inf, gradients`, one after another. (`_amp_non_finite_check_and_unscale_cuda_`.)
 pub(super) fn unscale(operands: &Operands<'_>) -> Result<Vec<Written>, LaunchError> {
@@ -28,7 +26,7 @@ pub(super) fn update(operands: &Operands<'_>) -> Result<Written, LaunchError> {
     const float doubled = (float)was * 2;
     scale = found != 0 ? (float)was * (float)0.5 : grows && doubled - doubled == 0 ? doubled : (float)was;
     tracker = found != 0 || grows ? 0 : count + 1;";
-    let form = crate::program::Form::Map(body.into());
+    let form = Form::Map(body.into());
     let inputs = ["found", "was", "count"];
     let generated = Generated::of("update_scale", inputs, ["scale", "tracker"], form)
         .with("interval", Number::Whole(i64::from(GROWTH_INTERVAL)));

@@ -1,6 +1,6 @@
 //! GPT-2: `modeling_gpt2.py`.
 
-use crate::huggingface::attention::sdpa;
+use crate::huggingface::attention::{joined, sdpa};
 use crate::huggingface::generation::{
     GenerationInputs, GenerationTraits, generated, masked, positions,
 };
@@ -181,17 +181,8 @@ fn new_attention(
             if let Some(past) = past {
                 [key, value] = past.cache.update(layer, [&key, &value]);
             }
-            let settings = Settings {
-                mask,
-                dropout,
-                causal: mask.is_none() && seq_len != Extent::ONE,
-                scale: Some(scale),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch.into(), seq_len.into(), Size::REST])
-                .contiguous();
+            let settings = Settings::of_decoder(x, mask, [dropout, scale]);
+            let mut output = joined(sdpa(&query, &key, &value, settings));
             output = c_proj.forward(&output);
             output = resid_dropout.forward(&output);
             output.and_drop((query, key, value))

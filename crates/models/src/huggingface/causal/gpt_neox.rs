@@ -1,7 +1,7 @@
 //! GPT-NeoX, and Pythia, which is one: `modeling_gpt_neox.py`.
 
 use super::plain_rotation;
-use crate::huggingface::attention::sdpa;
+use crate::huggingface::attention::{joined, sdpa};
 use crate::huggingface::generation::{
     GenerationInputs, GenerationTraits, generated, masked, positions,
 };
@@ -146,17 +146,8 @@ fn new_attention(
             if let Some(past) = past {
                 [key, value] = past.cache.update(layer, [&key, &value]);
             }
-            let settings = Settings {
-                mask,
-                dropout,
-                causal: mask.is_none() && x.size(1) != Extent::ONE,
-                scale: Some((head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
+            let settings = Settings::of_decoder(x, mask, [dropout, (head_dim as f64).powf(-0.5)]);
+            let mut output = joined(sdpa(&query, &key, &value, settings));
             output = dense.forward(&output);
             output.and_drop((qkv, query, key, value))
         })

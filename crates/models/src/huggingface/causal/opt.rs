@@ -1,6 +1,6 @@
 //! OPT: `modeling_opt.py`.
 
-use crate::huggingface::attention::{causal_mask_of, sdpa};
+use crate::huggingface::attention::{causal_mask_of, joined, sdpa};
 use crate::huggingface::generation::{GenerationInputs, GenerationTraits, generated, positions};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
@@ -140,8 +140,7 @@ fn new_attention(
     let layer = usize::try_from(layer).unwrap_or(usize::MAX);
     move |x: &Tensor, (mask, past): Around<'_>| {
         x.tracer().in_module(&place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [batch, Size::REST, heads.into(), head_dim.into()];
+            let heads = [x.size(0).into(), Size::REST, heads.into(), head_dim.into()];
             let scaling = (head_dim as f64).powf(-0.5);
             let mut query = q_proj.forward(x).mul_number(scaling);
             query = (&query).view(&heads).transpose(1, 2);
@@ -152,17 +151,8 @@ fn new_attention(
             if let Some(past) = past {
                 [key, value] = past.cache.update(layer, [&key, &value]);
             }
-            let settings = Settings {
-                mask,
-                dropout,
-                causal: mask.is_none() && x.size(1) != Extent::ONE,
-                scale: Some(1.0),
-                ..Settings::default()
-            };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch, seq_len, Size::REST])
-                .contiguous();
+            let settings = Settings::of_decoder(x, mask, [dropout, 1.0]);
+            let mut output = joined(sdpa(&query, &key, &value, settings));
             output = out_proj.forward(&output);
             output.and_drop((query, key, value))
         })

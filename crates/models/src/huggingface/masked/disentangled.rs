@@ -27,7 +27,7 @@ impl Relative {
         let buckets = buckets.filter(|buckets| *buckets > 0);
         if buckets.is_some_and(|buckets| buckets < 4) {
             let problem = "position_buckets must be at least 4, or -1 for none";
-            return Err(RequestError::at(config.at("position_buckets"), problem));
+            return Err(config.wrong("position_buckets", problem));
         }
         let types: Vec<String> = if config.is_text("pos_att_type") {
             let types = config.text("pos_att_type", "")?.to_lowercase();

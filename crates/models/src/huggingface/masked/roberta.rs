@@ -71,7 +71,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     };
     let padding = padding.ok_or_else(|| {
         let problem = "pad_token_id must be a token: positions are counted from the one after it";
-        RequestError::at(config.at("pad_token_id"), problem)
+        config.wrong("pad_token_id", problem)
     })?;
     let room = shape.positions.saturating_sub(padding.saturating_add(1));
     let seq_len = task.tokens_of("max_position_embeddings, less pad_token_id + 1,", room)?;

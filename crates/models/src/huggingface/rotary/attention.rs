@@ -4,7 +4,7 @@ use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, Rotations, apply_rotary, split_heads_at};
-use crate::huggingface::attention::{eager, only_prompt};
+use crate::huggingface::attention::{eager, joined, only_prompt};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
 
@@ -117,17 +117,8 @@ impl Attention {
             if let Some(past) = past {
                 [key, value] = past.cache.update(self.layer, [&key, &value]);
             }
-            let settings = Settings {
-                mask,
-                dropout: self.dropout,
-                causal: mask.is_none() && seq_len != Extent::ONE,
-                scale: Some(self.scale),
-                grouped: false,
-            };
-            let mut output = sdpa(&query, &key, &value, self.heads, settings);
-            output = (&output)
-                .reshape(&[batch.into(), seq_len.into(), Size::REST])
-                .contiguous();
+            let settings = Settings::of_decoder(x, mask, [self.dropout, self.scale]);
+            let mut output = joined(sdpa(&query, &key, &value, self.heads, settings));
             output = self.o_proj.forward(&output);
             drop((whole, query, key, value));
             parts.into_iter().for_each(drop);

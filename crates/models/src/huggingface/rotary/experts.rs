@@ -56,8 +56,8 @@ impl Mixture {
         let (count, chosen) = (self.count, self.chosen);
         let [count_name, chosen_name] = names;
         if chosen > count {
-            return Err(RequestError::at(
-                config.at(chosen_name),
+            return Err(config.wrong(
+                chosen_name,
                 format!("{chosen_name} is {chosen}, but {count_name} is {count}"),
             ));
         }

@@ -5,6 +5,7 @@ use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::Norm;
 use super::rotation::{Part, apply_rotary};
+use crate::huggingface::attention::joined;
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
 
@@ -121,23 +122,14 @@ impl LatentAttention {
             }
             let query_states = x.tracer().cat_of(&[&q_pass, &q_rot], -1);
             let [key_states, value_states] = self.expand_kv(&kv_nope, &k_rot);
-            let settings = Settings {
-                mask,
-                dropout: self.dropout,
-                causal: mask.is_none() && seq_len != Extent::ONE,
-                scale: Some(self.scale),
-                grouped: false,
-            };
-            let mut output = sdpa(
+            let settings = Settings::of_decoder(x, mask, [self.dropout, self.scale]);
+            let mut output = joined(sdpa(
                 &query_states,
                 &key_states,
                 &value_states,
                 self.heads,
                 settings,
-            );
-            output = (&output)
-                .reshape(&[batch.into(), seq_len.into(), Size::REST])
-                .contiguous();
+            ));
             output = self.o_proj.forward(&output);
             drop((q_states, q_pass, q_rot, compressed_kv));
             // `modeling_deepseek_v2.py` has another name for what is normalized.

@@ -133,8 +133,8 @@ fn classify(
     classes: Labels,
 ) -> Result<Output, RequestError> {
     let padding = config.padding.ok_or_else(|| {
-        RequestError::at(
-            task.config.at("pad_token_id"),
+        task.config.wrong(
+            "pad_token_id",
             "a classifier looks for the last token that is not padding; give \"pad_token_id\"",
         )
     })?;

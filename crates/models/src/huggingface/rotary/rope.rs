@@ -105,8 +105,8 @@ fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, Request
     )]
     let dims = (head_dim as f64 * part.max(0.0)) as u64;
     if dims == 0 || dims > head_dim {
-        return Err(RequestError::at(
-            config.at("partial_rotary_factor"),
+        return Err(config.wrong(
+            "partial_rotary_factor",
             format!("partial_rotary_factor is {part}, which rotates {dims} of {head_dim} elements"),
         ));
     }
@@ -117,8 +117,8 @@ fn of_part(config: &Config<'_>, head_dim: u64, part: f64) -> Result<u64, Request
 fn positions(config: &Config<'_>) -> Result<u64, RequestError> {
     let positions = config.size_if_given("max_position_embeddings")?;
     positions.ok_or_else(|| {
-        RequestError::at(
-            config.at("max_position_embeddings"),
+        config.wrong(
+            "max_position_embeddings",
             "the rotation of this config depends on max_position_embeddings, which is missing",
         )
     })

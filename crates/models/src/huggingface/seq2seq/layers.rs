@@ -1,6 +1,6 @@
 //! Layers of BART and of the models that follow it.
 
-use crate::huggingface::attention::{sdpa, smallest};
+use crate::huggingface::attention::{joined, sdpa, smallest};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::{Attention as Settings, dropout};
 
@@ -111,7 +111,7 @@ impl Attention {
 
     fn forward(&self, x: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
         x.tracer().in_module(&self.place, || {
-            let (batch, tokens) = (x.size(0), x.size(1));
+            let tokens = x.size(1);
             let current = key_value_states.unwrap_or(x);
             let [query, key, value] = if self.is_whisper {
                 self.laid_out(x, current)
@@ -125,10 +125,7 @@ impl Attention {
                 scale: Some(if self.is_whisper { 1.0 } else { scale }),
                 ..Settings::default()
             };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[batch.into(), tokens.into(), Size::REST])
-                .contiguous();
+            let mut output = joined(sdpa(&query, &key, &value, settings));
             output = self.out_proj.forward(&output);
             output.and_drop((query, key, value))
         })

@@ -47,8 +47,7 @@ impl Shifted {
         let start = tracer.scalar_tensor(self.start);
         let first = (&shifted).select(1, 0);
         first.copy_from((&start).view(&[]).expand(&[batch.into()]));
-        drop(first);
-        drop(start);
+        drop((first, start));
         let ignored = (&shifted).equal_to_number(IGNORED);
         shifted.change_in_place(
             "aten.masked_fill_.Scalar",

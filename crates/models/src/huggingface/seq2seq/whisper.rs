@@ -34,9 +34,7 @@ struct Whisper {
 impl Whisper {
     fn of(config: &Config<'_>) -> Result<Whisper, RequestError> {
         if config.flag("apply_spec_augment", false)? {
-            return Err(RequestError::at(
-                config.at("apply_spec_augment"),
-                "SpecAugment is not built here; `batchfit export --hf config.json -o model.json.gz`, of batchfit's \
+            return Err(config.wrong("apply_spec_augment", "SpecAugment is not built here; `batchfit export --hf config.json -o model.json.gz`, of batchfit's \
                  Python client, reads it",
             ));
         }

@@ -2,7 +2,7 @@
 
 use super::mlp::new_mlp;
 use super::{Images, grid};
-use crate::huggingface::attention::{causal_biases_of, sdpa};
+use crate::huggingface::attention::{causal_biases_of, joined, sdpa};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 use crate::tracing::functional::{Attention as Settings, cross_entropy};
@@ -61,10 +61,7 @@ impl Vision {
         let patch = config.size("patch_size", 32)?;
         let [side, width_in_patches] = grid(config, images.size, [patch, patch])?;
         if side != width_in_patches {
-            return Err(RequestError::at(
-                config.at("image_size"),
-                "the model takes square images",
-            ));
+            return Err(config.wrong("image_size", "the model takes square images"));
         }
         Ok(Vision {
             images,
@@ -263,10 +260,7 @@ fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
             scale: Some((head_dim as f64).powf(-0.5)),
             ..Settings::default()
         };
-        let mut output = sdpa(&queries, &keys, &values, settings);
-        output = (&output)
-            .reshape(&[batch.into(), tokens.into(), Size::REST])
-            .contiguous();
+        let mut output = joined(sdpa(&queries, &keys, &values, settings));
         output = out_proj.forward(&output);
         output.and_drop((queries, keys, values))
     })

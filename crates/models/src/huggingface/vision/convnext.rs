@@ -61,8 +61,8 @@ impl Net {
         let stages = config.layers("num_stages", 4)?.min(MOST_STAGES + 1);
         for (name, list) in [("hidden_sizes", &widths), ("depths", &depths)] {
             if (list.len() as u64) < stages {
-                return Err(RequestError::at(
-                    config.at(name),
+                return Err(config.wrong(
+                    name,
                     format!(
                         "{name} has {} numbers, fewer than num_stages, {stages}",
                         list.len()
@@ -71,8 +71,8 @@ impl Net {
             }
         }
         if stages > MOST_STAGES {
-            return Err(RequestError::at(
-                config.at("num_stages"),
+            return Err(config.wrong(
+                "num_stages",
                 format!("at most {MOST_STAGES} stages are read"),
             ));
         }

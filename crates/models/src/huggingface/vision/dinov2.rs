@@ -37,9 +37,7 @@ impl Dino {
         let patch = config.pair("patch_size", 14)?;
         let [side, across] = grid(config, config.pair("image_size", USUAL_SIZE)?, patch)?;
         if side != across {
-            return Err(RequestError::at(
-                config.at("image_size"),
-                "the model has positions for square images; `--image-size` asks about images of another shape",
+            return Err(config.wrong("image_size", "the model has positions for square images; `--image-size` asks about images of another shape",
             ));
         }
         let width = config.size("hidden_size", 768)?;

@@ -79,8 +79,8 @@ impl Images {
 fn grid(config: &Config<'_>, size: [u64; 2], patch: [u64; 2]) -> Result<[u64; 2], RequestError> {
     let grid = [size[0] / patch[0], size[1] / patch[1]];
     if grid.contains(&0) {
-        return Err(RequestError::at(
-            config.at("patch_size"),
+        return Err(config.wrong(
+            "patch_size",
             format!(
                 "a patch of {} by {} pixels does not fit in an image of {} by {}",
                 patch[0], patch[1], size[0], size[1]

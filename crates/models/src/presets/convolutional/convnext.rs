@@ -1,13 +1,7 @@
 //! `torchvision/models/convnext.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::StochasticDepth;
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Sequential, adaptive_pool, flatten, gelu, permute};
-use crate::tracing::{
-    Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
-    Views as _,
-};
+use crate::presets::layers::{flatten, gelu, permute};
+use crate::presets::prelude::*;
 
 /// torchvision's `ConvNeXts`.
 #[rustfmt::skip] // A row a line.

@@ -1,12 +1,7 @@
 //! `torchvision/models/densenet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Module, Pooling, Sequential, adaptive_average, average_pool, batch_norm, flat, max_pool, relu,
-    relu_in_place,
-};
-use crate::tracing::{Conv, FnModule, Linear, ModulePath, Tensor, Tracer};
+use crate::presets::layers::average_pool;
+use crate::presets::prelude::*;
 
 /// torchvision's `DenseNets`.
 #[rustfmt::skip] // A row a line.

@@ -1,13 +1,7 @@
 //! `torchvision/models/efficientnet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::Override;
-use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
-use crate::presets::layers::{
-    Activation, Module, Sequential, dropout_in_place, pooled, sigmoid, silu,
-};
-use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tracer};
+use crate::presets::layers::{sigmoid, silu};
+use crate::presets::prelude::*;
 
 /// torchvision's `EfficientNets`.
 #[rustfmt::skip] // A row a line.

@@ -1,15 +1,9 @@
 //! `torchvision/models/googlenet.py`
 
 use super::inception::BasicConv;
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, trained};
-use crate::presets::layers::{
-    AnyModule, Module, Pooling, Sequential, adaptive_average, adaptive_pool, flat, max_pool,
-    relu_in_place,
-};
+use crate::presets::prelude::*;
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{Dropout, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
 
 /// torchvision's `GoogLeNet`.
 #[rustfmt::skip] // A row a line.

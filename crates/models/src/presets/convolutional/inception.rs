@@ -1,18 +1,8 @@
 //! `torchvision/models/inception.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::Override;
-use crate::presets::blocks::Norm;
-use crate::presets::entry::{Entry, Sizes, classifier, entry, image, trained};
-use crate::presets::layers::{
-    AnyModule, Module, Pooling, adaptive_average, adaptive_pool, chain, flat, max_pool,
-    relu_in_place,
-};
+use crate::presets::prelude::*;
 use crate::shape::Extent;
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{
-    BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer,
-};
 
 /// torchvision's Inception v3.
 #[rustfmt::skip] // A row a line.

@@ -1,12 +1,6 @@
 //! `torchvision/models/mnasnet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::Norm;
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Sequential, dropout_in_place, relu};
-use crate::tracing::{
-    Conv, FnModule, Linear, ModulePath, Pointwise as _, Reductions as _, Tensor, Tracer,
-};
+use crate::presets::prelude::*;
 
 /// torchvision's `MNASNets`.
 #[rustfmt::skip] // A row a line.

@@ -1,13 +1,7 @@
 //! `torchvision/models/mobilenetv2.py` and `mobilenetv3.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, squeeze_excitation};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Activation, AnyModule, Module, Sequential, adaptive_average, batch_norm, dropout_in_place,
-    flat, hardsigmoid, hardswish, new_relu, pooled, relu, relu6,
-};
-use crate::tracing::{Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Tensor, Tracer};
+use crate::presets::layers::{hardsigmoid, hardswish, new_relu, relu6};
+use crate::presets::prelude::*;
 
 /// torchvision's `MobileNets`.
 #[rustfmt::skip] // A row a line.

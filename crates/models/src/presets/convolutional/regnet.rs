@@ -1,12 +1,7 @@
 //! `torchvision/models/regnet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, squeeze_excitation};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Activation, AnyModule, Module, Sequential, new_relu, pooled, relu, sigmoid,
-};
-use crate::tracing::{FnModule, Linear, ModulePath, Pointwise as _, Tracer};
+use crate::presets::layers::{new_relu, sigmoid};
+use crate::presets::prelude::*;
 
 /// torchvision's `RegNets`.
 #[rustfmt::skip] // A row a line.

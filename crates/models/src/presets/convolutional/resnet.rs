@@ -1,11 +1,6 @@
 //! `torchvision/models/resnet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    AnyModule, Module, Pooling, Sequential, batch_norm, chain, max_pool, pooled, relu,
-};
-use crate::tracing::{Conv, FnModule, Linear, ModulePath, Pointwise as _, Tracer};
+use crate::presets::prelude::*;
 
 /// torchvision's ResNets.
 #[rustfmt::skip] // A row a line.

@@ -1,11 +1,6 @@
 //! `torchvision/models/shufflenetv2.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, chain, max_pool, relu};
-use crate::tracing::{
-    Conv, FnModule, Linear, ModulePath, Reductions as _, Size, Tensor, Tracer, Views as _,
-};
+use crate::presets::prelude::*;
 
 /// torchvision's `ShuffleNets`.
 #[rustfmt::skip] // A row a line.

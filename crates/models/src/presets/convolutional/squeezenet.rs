@@ -1,9 +1,6 @@
 //! `torchvision/models/squeezenet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Pooling, Sequential, adaptive_pool, flat, max_pool, relu};
-use crate::tracing::{Conv, Dropout, FnModule, ModulePath, Tensor, Tracer};
+use crate::presets::prelude::*;
 
 /// torchvision's `SqueezeNets`.
 #[rustfmt::skip] // A row a line.

@@ -1,9 +1,6 @@
 //! `torchvision/models/vgg.py` and `alexnet.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Pooling, Sequential, batch_norm, max_pool, pooled, relu};
-use crate::tracing::{Conv, Dropout, Linear, Tensor, Tracer};
+use crate::presets::prelude::*;
 
 /// torchvision's VGGs.
 #[rustfmt::skip] // A row a line.

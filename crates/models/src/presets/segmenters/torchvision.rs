@@ -1,16 +1,9 @@
 //! `torchvision/models/segmentation/`: `fcn.py`, `deeplabv3.py` and `lraspp.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::Override;
 use crate::presets::convolutional::{mobilenet, resnet};
-use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
-use crate::presets::layers::{
-    AnyModule, Module, Sequential, adaptive_pool, batch_norm, new_relu, relu, sigmoid,
-};
+use crate::presets::layers::{new_relu, sigmoid};
+use crate::presets::prelude::*;
 use crate::shape::Extent;
-use crate::tracing::{
-    Argument, Conv, Dropout, FnModule, ModulePath, Pointwise as _, Size, Tensor, Tracer,
-};
 
 /// torchvision's segmenters.
 pub(in crate::presets) const PRESETS: &[Entry] = &[

@@ -1,9 +1,6 @@
 //! A U-Net of four levels with transposed convolutions on the way up, as `tests/golden/presets/make.py` has it.
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::entry::{Entry, Sizes, entry, image, segmenter};
-use crate::presets::layers::{Module, Pooling, Sequential, batch_norm, max_pool, relu};
-use crate::tracing::{Argument, Conv, FnModule, ModulePath, Tensor, Tracer};
+use crate::presets::prelude::*;
 
 /// The U-Net.
 pub(in crate::presets) const PRESETS: &[Entry] = &[entry(

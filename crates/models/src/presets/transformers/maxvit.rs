@@ -1,17 +1,9 @@
 //! `torchvision/models/maxvit.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{ConvNorm, Norm, StochasticDepth, squeeze_excitation};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{
-    Activation, AnyModule, Module, Pooling, Sequential, adaptive_pool, average_pool, flatten, gelu,
-    new_silu, sigmoid, tanh,
-};
+use crate::presets::layers::{average_pool, flatten, gelu, new_silu, sigmoid, tanh};
+use crate::presets::prelude::*;
 use crate::shape::DType;
-use crate::tracing::{
-    Argument, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _,
-    Reductions as _, Size, Tensor, Tensors as _, Tracer, Views as _,
-};
+use crate::tracing::Tensors as _;
 
 /// torchvision's `MaxViT`.
 pub(in crate::presets) const PRESETS: &[Entry] = &[entry(
@@ -350,7 +342,6 @@ impl Module for MultiHead {
             let (Some(q), Some(mut k), Some(v)) = (q, k, v) else {
                 return qkv;
             };
-            #[expect(clippy::cast_precision_loss, reason = "a layer has few channels")]
             let scale_factor = (self.width as f64).powf(-0.5);
             k = (&k).mul_number(scale_factor);
             let einsum = |equation, a: &Tensor, b: &Tensor| {

@@ -1,14 +1,8 @@
 //! `torchvision/models/vision_transformer.py`
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::mlp;
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry};
-use crate::presets::layers::{Module, Sequential, chain};
+use crate::presets::prelude::*;
+use crate::tracing::Tensors as _;
 use crate::tracing::functional::{self, Attention};
-use crate::tracing::{
-    Argument, Conv, Dropout, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Size, Tensor,
-    Tensors as _, Tracer, Views as _,
-};
 
 /// torchvision's vision transformers.
 #[rustfmt::skip] // A row a line.

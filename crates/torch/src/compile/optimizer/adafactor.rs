@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use super::Trained;
-use crate::eager::{Eager, Stop, Tensor, TensorBody};
+use super::{Trained, zeros};
+use crate::eager::{Eager, Output, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
 use crate::program::{Category, Host, Kernel};
 use crate::shape::{DType, Extent};
@@ -68,10 +68,7 @@ pub(super) fn one_by_one(
         grad_squared,
         update,
     } = locals;
-    drop(row_mean);
-    drop(col_mean);
-    drop(grad_squared);
-    drop(update);
+    drop((row_mean, col_mean, grad_squared, update));
     Ok(())
 }
 
@@ -186,7 +183,7 @@ pub(super) fn transformers(
                 vec![("exp_avg_sq", gradient.shape.to_vec())]
             };
             for (name, shape) in shapes {
-                state(eager, parameter, name, &shape, gradient.dtype);
+                zeros(eager, parameter, name, &shape, gradient.dtype);
             }
             eager.set_label(&path);
         }
@@ -225,8 +222,7 @@ pub(super) fn transformers(
             let columns = made_like(eager, &column);
             let product = eager.broadcast_like(&[&rows, &columns], gradient.dtype);
             eager.launch(STEP, &[&rows, &columns], &[&product]);
-            drop(rows);
-            drop(columns);
+            drop((rows, columns));
             Tensor::new(product)
         } else {
             made_like(eager, &Tensor::clone(&parameter.state[0]))
@@ -241,14 +237,12 @@ pub(super) fn transformers(
         let negative = made_like(eager, made);
         eager.launch(STEP, &[&negative], &[&parameter.tensor]);
     }
-    drop(whole_gradient);
-    drop(whole_parameter);
-    drop(update);
+    drop((whole_gradient, whole_parameter, update));
     Ok(())
 }
 
 /// `tensor.norm(2) / tensor.numel() ** 0.5`.
-fn root_mean_square(eager: &mut Eager, tensor: &Tensor) -> Result<Tensor, Stop> {
+fn root_mean_square(eager: &mut Eager, tensor: &Tensor) -> Output {
     let norm = norm(eager, tensor)?;
     Ok(made_like(eager, &norm))
 }
@@ -269,30 +263,23 @@ fn make_states(eager: &mut Eager, parameters: &mut [Trained], mine: &[usize]) {
             for (name, dim) in [("row_var", dims - 1), ("col_var", dims - 2)] {
                 let mut shape = gradient.shape.to_vec();
                 shape[dim] = Extent::ONE;
-                state(eager, parameter, name, &shape, dtype);
+                zeros(eager, parameter, name, &shape, dtype);
             }
         } else {
             let shape = gradient.shape.to_vec();
-            state(eager, parameter, "variance", &shape, dtype);
+            zeros(eager, parameter, "variance", &shape, dtype);
         }
     }
 }
 
-fn state(eager: &mut Eager, parameter: &mut Trained, name: &str, shape: &[Extent], dtype: DType) {
-    eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty(shape, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
-    parameter.state.push(Tensor::new(made));
-}
-
 /// The norm of all elements.
-fn norm(eager: &mut Eager, tensor: &Tensor) -> Result<Tensor, Stop> {
+fn norm(eager: &mut Eager, tensor: &Tensor) -> Output {
     let all: Vec<usize> = (0..tensor.shape.len()).collect();
     eager.vector_norm_along(tensor, &all, false, 2.0)
 }
 
 /// The norms along a dimension, which stays.
-fn along(eager: &mut Eager, tensor: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+fn along(eager: &mut Eager, tensor: &Tensor, dim: usize) -> Output {
     eager.vector_norm_along(tensor, &[dim], true, 2.0)
 }
 
@@ -305,7 +292,5 @@ fn made_like(eager: &mut Eager, tensor: &TensorBody) -> Tensor {
 
 /// A list goes from its end.
 fn free_from_the_end(mut tensors: Vec<Tensor>) {
-    while let Some(tensor) = tensors.pop() {
-        drop(tensor);
-    }
+    tensors.drain(..).rev().for_each(drop);
 }

@@ -44,22 +44,18 @@ pub(in crate::compile) fn clip_grad_norm(
     let total = if is_sharded {
         // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
         let [copied, sent, _received] = [(); 3].map(|()| eager.scratch(count));
-        drop(copied);
-        drop(sent);
+        drop((copied, sent));
         Rc::new(eager.empty(&[], dtype))
     } else {
         Rc::new(eager.empty(&[], dtype))
     };
     drop(stacked);
-    while let Some(norm) = norms.pop() {
-        drop(norm);
-    }
+    norms.drain(..).rev().for_each(drop);
     let number = |eager: &mut Eager| eager.scratch(dtype.size());
     let sum = number(eager);
     let inverse = number(eager);
     let coefficient = number(eager);
-    drop(inverse);
-    drop(sum);
+    drop((inverse, sum));
     let _clamped = number(eager);
     drop(coefficient);
     let mut inputs = vec![&*total];

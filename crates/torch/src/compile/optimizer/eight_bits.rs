@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::Trained;
+use super::{Trained, zeros};
 use crate::eager::{Eager, Tensor, TensorBody};
 use crate::program::{Category, Host, Kernel};
 use crate::shape::{DType, Extent};
@@ -101,28 +101,13 @@ pub(super) fn torchao(eager: &mut Eager, parameters: &mut [Trained], mine: &[usi
             eager.set_category(Category::OptimizerState);
             for name in ["exp_avg", "exp_avg_sq"] {
                 if is_coded {
-                    let shape = parameter.tensor.shape.to_vec();
-                    zeros(
-                        eager,
-                        parameter,
-                        &format!("{name} codes"),
-                        &shape,
-                        DType::UInt8,
-                    );
-                    zeros(
-                        eager,
-                        parameter,
-                        &format!("{name} scale"),
-                        &[blocks],
-                        DType::Float32,
-                    );
-                    zeros(
-                        eager,
-                        parameter,
-                        &format!("{name} map"),
-                        &[Extent::fixed(MAP)],
-                        DType::Float32,
-                    );
+                    for (what, shape, dtype) in [
+                        ("codes", parameter.tensor.shape.to_vec(), DType::UInt8),
+                        ("scale", vec![blocks], DType::Float32),
+                        ("map", vec![Extent::fixed(MAP)], DType::Float32),
+                    ] {
+                        zeros(eager, parameter, &format!("{name} {what}"), &shape, dtype);
+                    }
                 } else {
                     moment(eager, parameter, name, parameter.tensor.dtype);
                 }
@@ -132,12 +117,8 @@ pub(super) fn torchao(eager: &mut Eager, parameters: &mut [Trained], mine: &[usi
         eager.set_label(&parameter.leaf.path);
         let mut temporaries: Vec<TensorBody> = Vec::new();
         if is_coded {
-            for elements in [
-                blocks,
-                blocks,
-                parameter.tensor.numel(),
-                parameter.tensor.numel(),
-            ] {
+            let all = parameter.tensor.numel();
+            for elements in [blocks, blocks, all, all] {
                 temporaries.push(eager.empty(&[elements], DType::Float32));
             }
         }
@@ -154,13 +135,6 @@ pub(super) fn torchao(eager: &mut Eager, parameters: &mut [Trained], mine: &[usi
 fn moment(eager: &mut Eager, parameter: &mut Trained, name: &str, dtype: DType) {
     eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
     let made = eager.empty_like(&parameter.tensor, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
-    parameter.state.push(Tensor::new(made));
-}
-
-fn zeros(eager: &mut Eager, parameter: &mut Trained, name: &str, shape: &[Extent], dtype: DType) {
-    eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty(shape, dtype);
     eager.launch(Kernel::Fill(0.0), &[], &[&made]);
     parameter.state.push(Tensor::new(made));
 }

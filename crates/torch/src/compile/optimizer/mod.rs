@@ -123,9 +123,7 @@ fn whole(
             copies.extend(mine.iter().map(|at| decayed(eager, &parameters[*at])));
         }
     }
-    while let Some(copy) = copies.pop() {
-        drop(copy);
-    }
+    copies.drain(..).rev().for_each(drop);
     eager.set_category(Category::OptimizerScratch);
     // Adam's square roots: all at once with foreach, freed from the last to the first; one after the
     // other without, where the previous denominator is still a local variable while the next is made.
@@ -168,11 +166,8 @@ fn whole(
         }
         update(eager, optimizer, first, parameter, found_inf);
     }
-    drop(copy);
-    drop(denominator);
-    while let Some(temporary) = temporaries.pop() {
-        drop(temporary);
-    }
+    drop((copy, denominator));
+    temporaries.drain(..).rev().for_each(drop);
 }
 
 /// A copy of a gradient to which the decay of its parameter is added.
@@ -294,6 +289,14 @@ fn update(
         }
     };
     eager.launch(kernel, &inputs, &outputs);
+}
+
+/// A state of zeros.
+fn zeros(eager: &mut Eager, parameter: &mut Trained, name: &str, shape: &[Extent], dtype: DType) {
+    eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
+    let made = eager.empty(shape, dtype);
+    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+    parameter.state.push(Tensor::new(made));
 }
 
 /// `zero_grad(set_to_none=True)`.

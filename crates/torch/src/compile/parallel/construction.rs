@@ -36,9 +36,7 @@ pub(super) fn compare_shapes(eager: &mut Eager, ranks: u64, dimensions: u64) {
     eager.launch(Kernel::Fill(0.0), &[], &[&count]);
     let gather = Kernel::Collective(Collective::AllGather);
     eager.launch(gather, &[&count], &[&gathered]);
-    drop(gathered);
-    drop(counts);
-    drop(count);
+    drop((gathered, counts, count));
     let shapes = eager.scratch(8 * 2 * dimensions);
     announce(eager, &shapes, 2 * dimensions, DType::Int64);
 }

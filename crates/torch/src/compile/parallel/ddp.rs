@@ -287,8 +287,7 @@ impl Reducer {
         let sizes = eager.scratch(4 * parts.len() as u64);
         announce(eager, &order, members.len() as u64 + 1, DType::Int32);
         announce(eager, &sizes, parts.len() as u64, DType::Int32);
-        drop(sizes);
-        drop(order);
+        drop((sizes, order));
         {
             let state = &mut *self.state.borrow_mut();
             let first = std::mem::take(&mut state.buckets).into_iter();

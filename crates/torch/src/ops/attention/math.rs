@@ -1,8 +1,6 @@
 //! Attention out of plain operations: `_scaled_dot_product_attention_math`.
 
-use crate::eager::{Eager, Stop, Tensor};
-use crate::program::Kernel;
-use crate::shape::{DType, Extent};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// Half types are computed in float32; scores are as large as the mask. Local names die in reverse.
@@ -11,14 +9,13 @@ impl Eager {
         [query, key, value]: [&Tensor; 3],
         bias: Option<Tensor>,
         request: super::Attention,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let own = query.dtype;
         let high = if own.is_half() { DType::Float32 } else { own };
         let query = self.cast(query, high);
         let key = self.cast(key, high);
         let value = self.cast(value, high);
         // Query and key get the root of the scale each.
-        #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
         let width = query
             .shape
             .last()
@@ -59,16 +56,9 @@ impl Eager {
         let returned = self.cast(&weights, own);
         let output = self.matmul(&weights, &all_values)?;
         let result = self.cast(&output, own);
-        drop(output);
-        drop(weights);
-        drop(all_values);
-        drop(all_keys);
-        drop(scaled);
-        drop(bias);
-        drop(value);
-        drop(key);
-        drop(query);
-        drop(returned);
+        drop((
+            output, weights, all_values, all_keys, scaled, bias, value, key, query, returned,
+        ));
         Ok(result)
     }
 
@@ -89,7 +79,7 @@ impl Eager {
     }
 
     /// `_safe_softmax`: rows that are hidden entirely become zeros.
-    fn safe_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn safe_softmax(&mut self, x: &Tensor) -> Output {
         let y = self.softmax(x, (x.shape.len() - 1, false), Some(x.dtype))?;
         let hidden = self.empty(&x.shape, DType::Bool);
         let rows = self.empty(&x.shape[..x.shape.len() - 1], DType::Bool);

@@ -4,11 +4,7 @@ mod math;
 mod run;
 mod sizes;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type, broadcast};
+use crate::ops::prelude::*;
 
 /// `scaled_dot_product_attention(query, key, value[, mask])`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,16 +1,15 @@
 //! `scaled_dot_product_attention`: which implementation, and what each allocates.
 
 use super::Attention;
+use crate::ops::prelude::*;
 use std::rc::Rc;
 
 use super::sizes::{
     Backend, Lengths, Problem, choose, cudnn_workspaces, efficient_workspace, flash_splits,
     flash_width,
 };
-use crate::eager::{Eager, OpRecord, Saved, Stop, Storage, Tensor, TensorBody};
+use crate::eager::Storage;
 use crate::ops::join::part;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, strides_like};
 
 /// The memory-efficient kernel reads masks whose rows are padded to a multiple of so many elements.
 const MASK_ALIGNMENT: u64 = 8;
@@ -25,7 +24,7 @@ impl Eager {
         [query, key, value]: [&Tensor; 3],
         mask: Option<&Tensor>,
         request: Attention,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mask = mask.map(|mask| self.low(mask));
         // Autocast's casts live until the call returns, that of the mask too.
         let _cast = mask.clone();
@@ -71,7 +70,6 @@ impl Eager {
         };
         let backend = choose(self.capability.compute, &problem);
         // Of the heads' own width, which padding may widen.
-        #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
         let usual = 1.0 / (lengths.width as f64).sqrt();
         let request = Attention {
             scale: Some(request.scale.unwrap_or(usual)),
@@ -118,7 +116,7 @@ impl Eager {
         operands: [&Tensor; 3],
         bias: Option<Tensor>,
         request: Attention,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         self.without_autocast(|eager| eager.math_attention(operands, bias, request))
     }
 
@@ -178,7 +176,7 @@ impl Eager {
         [query, key, value]: [&Tensor; 3],
         bias: Option<&Tensor>,
         (backend, lengths, request): (Backend, Lengths, Attention),
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let inputs = [Some(query), Some(key), Some(value), bias];
         let mut draft = OpRecord::new(self, &inputs);
         if let Some(bias) = bias {
@@ -242,12 +240,13 @@ impl Eager {
         for (name, tensor) in ["philox_offset", "philox_seed"].into_iter().zip(&state) {
             draft.save(self, name, tensor)?;
         }
-        let output = draft.finish_single(self, output, move |eager, gradient, saved| {
-            let kernel = kernels[1].clone();
-            let chosen = (backend, lengths, of_cudnn[1]);
-            eager.attention_grad(chosen, gradient, saved, kernel, bias_is_trained)
-        });
-        Ok(output)
+        Ok(
+            draft.finish_single(self, output, move |eager, gradient, saved| {
+                let kernel = kernels[1].clone();
+                let chosen = (backend, lengths, of_cudnn[1]);
+                eager.attention_grad(chosen, gradient, saved, kernel, bias_is_trained)
+            }),
+        )
     }
 
     /// What `FlashAttention` allocates after its result: partial results of split keys, the random state.
@@ -276,8 +275,7 @@ impl Eager {
         if dropout > 0.0 {
             drop(self.scratch(16));
         }
-        drop(sums);
-        drop(outputs);
+        drop((sums, outputs));
     }
 
     fn stored_by_position(&mut self, shape: &[Extent; 4], dtype: DType) -> TensorBody {
@@ -411,8 +409,7 @@ impl Eager {
                         Some(turned) => (turned, Some(sum)),
                         None => (sum, None),
                     };
-                    drop(sum);
-                    drop(product);
+                    drop((sum, product));
                     held.push(delta);
                 } else {
                     held.push(self.scratch_bytes(rows));
@@ -447,7 +444,6 @@ fn kernels(request: &Attention, width: u64) -> [Kernel; 2] {
     let Attention {
         causal, dropout, ..
     } = *request;
-    #[expect(clippy::cast_precision_loss, reason = "heads are narrow")]
     let usual = 1.0 / (width as f64).sqrt();
     let scale = request.scale.unwrap_or(usual);
     [

@@ -2,8 +2,8 @@
 //!
 //! See Note [Attention backends].
 
+use crate::ops::prelude::*;
 use crate::program::{Architecture, Capability, Flash};
-use crate::shape::{DType, Extent};
 
 /// The implementations that PyTorch chooses among.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,7 +179,6 @@ pub fn flash_splits(card: &Capability, heads: u64, positions: u64, keys: u64, wi
     }
     let most = 128.min(room).min(blocks);
     let usable = |k: u64| k == 1 || blocks.div_ceil(k) != blocks.div_ceil(k - 1);
-    #[expect(clippy::cast_precision_loss, reason = "counts of blocks are small")]
     let efficiency = |k: u64| {
         let waves = (groups * k) as f64 / room as f64;
         waves / waves.ceil()

@@ -1,11 +1,6 @@
 //! Conversions to another type.
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// `to(dtype)`, and whether a conversion makes its result row-major (`memory_format=torch.contiguous_format`); with a second
 /// operand `type_as`, to the type that it has when the graph runs.

@@ -1,12 +1,8 @@
 //! Complex numbers: made of real ones, seen as real ones, and what has a real result.
 
-use super::call::{Function, like_first};
-use super::{Context, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody, viewed};
+use super::call::like_first;
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, Mismatch, Sizes, Type, broadcast, strides_like};
 
 type Infer = fn(&(), &[Type]) -> Result<Vec<Type>, Mismatch>;
 type Run = fn(&(), &mut Eager, &[Tensor], &Context<'_>) -> Outputs;
@@ -207,13 +203,13 @@ impl Eager {
     }
 
     /// `polar`: saves its result. The gradients are real parts of complex products.
-    fn polar(&mut self, abs: &Tensor, angle: &Tensor) -> Result<Tensor, Stop> {
+    fn polar(&mut self, abs: &Tensor, angle: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(abs), Some(angle)]);
         let complex = abs.dtype.complex();
         let y = self.broadcast_like(&[abs, angle], complex);
         self.launch(Kernel::MemoryOnly("polar"), &[abs, angle], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let result = saved.get("result");
             let like = |eager: &mut Eager| {
                 let strides = strides_like(&result.shape, &result.strides);
@@ -240,47 +236,44 @@ impl Eager {
             let views =
                 [&of_abs, &of_angle].map(|product| gradient_view(product, product.real_part()));
             views.into_iter().map(Some).collect()
-        });
-        Ok(y)
+        }))
     }
 
     /// `complex`: the gradients are the parts of the incoming one. Saves its operands all the same.
-    fn complex_of_parts(&mut self, real: &Tensor, imag: &Tensor) -> Result<Tensor, Stop> {
+    fn complex_of_parts(&mut self, real: &Tensor, imag: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(real), Some(imag)]);
         draft.save(self, "imag", imag)?;
         draft.save(self, "real", real)?;
         let y = self.broadcast_like(&[real, imag], real.dtype.complex());
         self.launch(Kernel::MemoryOnly("complex"), &[real, imag], &[&y]);
-        let y = draft.finish_single(self, y, move |_, gradient, _| {
+        Ok(draft.finish_single(self, y, move |_, gradient, _| {
             let mut imag = gradient.real_part();
             imag.offset = imag.offset + Extent::ONE;
             let views = [gradient.real_part(), imag];
             views.map(|view| Some(gradient_view(gradient, view))).into()
-        });
-        Ok(y)
+        }))
     }
 
     /// `abs`: its result goes through complex numbers. Saves the operand; the gradient is it times the sign.
-    fn complex_abs(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn complex_abs(&mut self, x: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);
         let y = self.empty_strided(&x.shape, strides.clone(), x.dtype.real());
         let _through = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::MemoryOnly("abs"), &[x], &[&y]);
-        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let strides = strides_like(&x.shape, &x.strides);
             let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
             eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
             Tensor::new(grad_x)
-        });
-        Ok(y)
+        }))
     }
 
     /// `angle` of complex numbers (`angle_backward`).
-    fn complex_angle(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn complex_angle(&mut self, x: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let strides = strides_like(&x.shape, &x.strides);

@@ -2,12 +2,8 @@
 
 mod run;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type, Window};
+use crate::ops::prelude::*;
+use crate::shape::Window;
 
 /// A convolution along one to three dimensions, as many as the weight has beside its channels. Operands are
 /// input, weight and, where there is one, bias.

@@ -1,9 +1,9 @@
 //! Convolutions through cuDNN, and PyTorch's own depthwise ones.
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::ops::prelude::*;
 use crate::ops::{Convolution, Resample};
-use crate::program::{Binary, ConvolutionLayer, ConvolutionPass, ConvolutionShape, Kernel};
-use crate::shape::{Extent, MemoryFormat};
+use crate::program::{Binary, ConvolutionLayer, ConvolutionPass, ConvolutionShape};
+use crate::shape::MemoryFormat;
 
 impl Eager {
     /// A convolution or a transposed one. Autocast casts bias, weight, input: last argument first.
@@ -19,7 +19,7 @@ impl Eager {
         [x, weight]: [&Tensor; 2],
         bias: Option<&Tensor>,
         y_shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         if x.shape.len() == 3 {
             let [n, channels, length] = [y_shape[0], y_shape[1], y_shape[2]];
             let planes = [n, channels, Extent::ONE, length];
@@ -47,7 +47,7 @@ impl Eager {
         bias: Option<&Tensor>,
         y_shape: &[Extent],
         was_signal: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let bias = bias.map(|bias| self.low(bias));
         let weight = self.low(weight);
         let x = self.low(x);
@@ -108,7 +108,7 @@ impl Eager {
             weight.requires_grad(),
             bias.as_ref().is_some_and(|bias| bias.requires_grad()),
         ];
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, weight) = (saved.get("input"), saved.get("weight"));
             let dense_x = if wants[1] || was_signal {
                 eager.copy_in(x, format)
@@ -118,8 +118,7 @@ impl Eager {
             // A signal's copy lives until the bias's gradient is there, too.
             let _copy = was_signal.then(|| Tensor::clone(&dense_x));
             eager.convolution_grads(shape, format, wants, gradient, [x, weight], dense_x)
-        });
-        Ok(y)
+        }))
     }
 
     fn convolution_grads(
@@ -161,8 +160,7 @@ impl Eager {
         let early = (wants[1] && weight_first).then(|| of_weight(self));
         let grad_x = wants[0].then(|| of_x(self));
         let late = (wants[1] && !weight_first).then(|| of_weight(self));
-        drop(dense);
-        drop(dense_x);
+        drop((dense, dense_x));
         let grad_bias = wants[2].then(|| self.channel_sum(gradient));
         vec![grad_x, early.or(late), grad_bias]
     }

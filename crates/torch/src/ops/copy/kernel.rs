@@ -1,6 +1,6 @@
 //! Kernels of copies in another order.
 
-use crate::program::{Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 fn each(name: &'static str, body: String) -> Generated {
     Generated::each(name, ["x"], ["y"], 1, body)

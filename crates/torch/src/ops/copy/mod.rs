@@ -3,11 +3,7 @@
 mod kernel;
 mod run;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// A copy of a tensor's elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]

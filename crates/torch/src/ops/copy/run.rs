@@ -3,13 +3,12 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::{Extent, MemoryFormat, numel, strides_like};
+use crate::ops::prelude::*;
+use crate::shape::MemoryFormat;
 
 impl Eager {
     /// `gather(x, indices)` along a dimension.
-    pub fn gather(&mut self, x: &Tensor, indices: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+    pub fn gather(&mut self, x: &Tensor, indices: &Tensor, dim: usize) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", indices)?;
         draft.save(self, "self", x)?;

@@ -1,9 +1,8 @@
 //! What the elements of created tensors are.
 
 use super::Create;
-use crate::aten::Constant;
-use crate::program::{Generated, Kernel, Number, Text};
-use crate::shape::{DType, Extent};
+use crate::ops::prelude::*;
+use crate::program::Text;
 
 /// As a constant of a kernel, where it is known.
 fn number(constant: &Constant) -> Option<Number> {

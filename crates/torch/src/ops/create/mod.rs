@@ -3,11 +3,9 @@
 mod formula;
 mod run;
 
-use super::{Context, Operator, Read, Reader};
-use crate::aten::{Arguments, Constant, Length};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Number, Type};
-use serde::Serialize;
+use crate::aten::Length;
+use crate::ops::prelude::*;
+use crate::shape::Number;
 
 /// A new tensor whose elements follow from no other.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,7 +50,6 @@ impl Create {
             .iter()
             .find(|(name, _)| matches!(*name, "fill_value" | "s"));
         match (self.name, given.map(|(_, number)| number)) {
-            #[expect(clippy::cast_precision_loss, reason = "scalars of a model are small")]
             (_, Some(Constant::Whole(value))) => Some(*value as f64),
             (_, Some(Constant::Real(value))) => Some(*value),
             (_, Some(Constant::Truth(value))) => Some(f64::from(u8::from(*value))),

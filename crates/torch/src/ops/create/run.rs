@@ -1,8 +1,8 @@
 //! Tensors made out of nothing.
 
-use crate::eager::{Eager, Elements, Tensor, TensorBody};
+use crate::eager::Elements;
+use crate::ops::prelude::*;
 use crate::ops::{Create, CreatedOn, CreatedType};
-use crate::shape::{DType, Extent, contiguous_strides};
 
 impl Eager {
     /// What `randperm` takes besides its result (`randperm_out_cuda` in `Randperm.cu`): a seed's offset, positions and

@@ -2,7 +2,8 @@
 //!
 //! Results are as long as the memory rule takes them to be, which may be longer or shorter than what values say.
 
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::ops::prelude::*;
+use crate::program::Text;
 
 /// What stands behind the places that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,24 +36,7 @@ const CHUNK: &str = "const i64 n = x.count(), chunk = (n + LANES - 1) / LANES;
 
 /// `nonzero` of a tensor with some dimensions.
 pub(super) fn nonzero(rank: usize, beyond: Beyond) -> Kernel {
-    let body = format!(
-        "{CHUNK}
-    for (i64 j = begin; j < end; ++j) own += x.flat(j) != 0;
-    i64 at = row_before(own, (i64)0);
-    const i64 all = row_sum(own), rows = places.size(0);
-    for (i64 j = begin; j < end; ++j) {{
-        if (x.flat(j) == 0) continue;
-        for (i64 k = at; k < rows; k += all) {{
-            i64 left = j;
-            for (int d = {rank} - 1; d >= 0; --d) {{ places.set(left % x.size(d), k, d); left /= x.size(d); }}
-            if (!repeats) break;
-        }}
-        ++at;
-    }}
-    if (all == 0 || !repeats)
-        for (i64 k = all + lane; k < rows; k += LANES)
-            for (int d = 0; d < {rank}; ++d) places.set(repeats ? 0 : NOWHERE, k, d);"
-    );
+    let body = filled!("kernel/nonzero.cu", CHUNK, rank);
     groups("nonzero", &["x"], &["places"], rank, body)
         .with("repeats", Number::Truth(beyond == Beyond::Repeat))
         .into()
@@ -99,18 +83,7 @@ pub(super) fn repeated_places() -> Kernel {
 
 /// Sorts a vector in its own memory, by a bitonic network as long as it must be.
 pub(super) fn sorted_in_place() -> Kernel {
-    let body = "const i64 n = x.size(0);
-    for (i64 run = 2; run < 2 * n; run *= 2)
-        for (i64 step = run / 2; step > 0; step /= 2) {
-            for (i64 low = lane; low < n; low += LANES) {
-                const i64 in_run = low & (run - 1);
-                const i64 high = step == run / 2 ? low - in_run + run - 1 - in_run : low + step;
-                if ((step == run / 2 ? in_run >= run / 2 : (low & step) != 0) || high >= n) continue;
-                const auto a = x(low), b = x(high);
-                if (ordered(a) > ordered(b)) { x.set(b, low); x.set(a, high); }
-            }
-            row_wait();
-        }";
+    let body = include_str!("kernel/sorted_in_place.cu");
     let none: [&'static str; 0] = [];
     groups("sort", &none, &["x"], 1, body).into()
 }
@@ -129,18 +102,7 @@ pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
         ""
     };
     let no_more = if counts { "many.set(0, k);" } else { "" };
-    let body = format!(
-        "{CHUNK}
-    for (i64 j = begin; j < end; ++j) own += j == 0 || ordered(x.flat(j)) != ordered(x.flat(j - 1));
-    i64 at = row_before(own, (i64)0);
-    const i64 all = row_sum(own);
-    for (i64 j = begin; j < end; ++j) {{
-        const auto value = x.flat(j);
-        if (j == 0 || ordered(value) != ordered(x.flat(j - 1))) {{ whole.set(value, at); {many} ++at; }}
-        {places}
-    }}
-    for (i64 k = all + lane; k < n; k += LANES) {{ whole.set(x.flat(n - 1), k); {no_more} }}"
-    );
+    let body = filled!("kernel/distinct.cu", CHUNK, many, places, no_more);
     let mut outputs = vec!["whole"];
     outputs.extend(inverse.then_some("places"));
     outputs.extend(counts.then_some("many"));

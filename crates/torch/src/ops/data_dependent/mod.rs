@@ -6,10 +6,7 @@ mod run;
 
 pub use kernel::Beyond;
 
-use super::call::Function;
-use super::{Read, Reader};
-use crate::aten::Arguments;
-use crate::shape::{DType, Extent, numel};
+use crate::ops::prelude::*;
 
 /// Operators by their names. `rows` is how many elements are taken to be chosen.
 pub(super) const ATEN: &[(&str, Reader)] = &[
@@ -33,7 +30,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
         let shapes = [args.shape(operands[0]), args.shape(operands[1])];
         let select = Function {
             name: "masked_select",
-            arguments: args.rows(numel(&crate::shape::broadcast(&shapes[0], &shapes[1])?)),
+            arguments: args.rows(numel(&broadcast(&shapes[0], &shapes[1])?)),
             infer: |rows, x| Ok(vec![(x[0].0, vec![*rows])]),
             run: |rows, eager, x, _| Ok(vec![eager.masked_select(&x[0], &x[1], *rows)?]),
         };

@@ -4,12 +4,10 @@ use std::rc::Rc;
 
 use super::cub::{count_bytes, scan_bytes, select_bytes};
 use super::kernel::{self, Beyond};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::placing::Combine;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, broadcast, strides_like};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `nonzero`: how many there are, then where. `nonzero_cuda_out_impl` in `Nonzero.cu`.
@@ -58,12 +56,7 @@ impl Eager {
     }
 
     /// `masked_select(x, mask)`: a look-up with both expanded. Its gradient is put into zeros.
-    pub fn masked_select(
-        &mut self,
-        x: &Tensor,
-        mask: &Tensor,
-        rows: Extent,
-    ) -> Result<Tensor, Stop> {
+    pub fn masked_select(&mut self, x: &Tensor, mask: &Tensor, rows: Extent) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "mask", mask)?;
         draft.save(self, "self", x)?;
@@ -192,8 +185,7 @@ impl Eager {
         if let (true, Some(places)) = (sorts, &places) {
             self.launch(kernel::search_sorted(), &[&dense, &whole], &[places]);
         }
-        drop(found);
-        drop(sorted);
+        drop((found, sorted));
         let first = |tensor: &Tensor| Tensor::new(tensor.alias(vec![rows], vec![Extent::ONE]));
         let nothing = |eager: &mut Eager| Tensor::new(eager.empty(&[Extent::ZERO], DType::Int64));
         let places = match places {

@@ -2,9 +2,7 @@
 
 mod run;
 
-use super::Reader;
-use super::call::Function;
-use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
+use crate::ops::prelude::*;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.cosine_similarity.default", |args| {

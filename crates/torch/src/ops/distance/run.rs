@@ -1,9 +1,7 @@
 //! Distances in the order of their C++ statements (`Distance.cpp`).
 
-use crate::eager::{Eager, Stop, Tensor};
 use crate::ops::Reduction;
-use crate::program::Placement;
-use crate::shape::{DType, broadcast};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `at::norm(x1 - x2 + eps, p, innermost_dim, keepdim)`.
@@ -13,7 +11,7 @@ impl Eager {
         b: &Tensor,
         (order, eps): (f64, f64),
         keep: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let difference = self.apply("aten.sub.Tensor", &[a, b])?;
         let shifted = self.add_scalar(&difference, eps, Placement::New);
         let last = [shifted.shape.len().saturating_sub(1)];
@@ -21,18 +19,13 @@ impl Eager {
     }
 
     /// `cosine_similarity`: both are divided by their norms, which autocast makes of float32 copies.
-    pub(super) fn cosine_similarity(
-        &mut self,
-        a: &Tensor,
-        b: &Tensor,
-        dim: usize,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn cosine_similarity(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Output {
         let b = self.high(b);
         let a = self.high(a);
         self.without_autocast(|eager| eager.cosine_of(&a, &b, dim))
     }
 
-    fn cosine_of(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+    fn cosine_of(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Output {
         let dtype = DType::promote(a.dtype, b.dtype);
         let shape = broadcast(&a.shape, &b.shape).expect("checked when the graph was built");
         let mut seen = |x: &Tensor| {

@@ -2,11 +2,7 @@
 
 mod run;
 
-use super::{Context, Operator, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
-use serde::Serialize;
+use crate::ops::prelude::*;
 
 /// An `einsum`: one letter for each dimension. Digits stand for the dimensions of an ellipsis, the last is 9.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -1,20 +1,19 @@
 //! `at::native::einsum`: operands are aligned, then multiplied two by two.
 
 use super::Einsum;
-use crate::eager::{Eager, Stop, Tensor};
 use crate::ops::Reduction;
-use crate::shape::{Extent, numel};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `einsum`. Each operand gets all dimensions in the same order, those of the result first; each two are
     /// multiplied over the dimensions that no other has.
-    pub fn einsum(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    pub fn einsum(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Output {
         // Autocast casts all operands, the first one first, and is off inside.
         let operands: Vec<Tensor> = operands.iter().map(|operand| self.low(operand)).collect();
         self.without_autocast(|eager| eager.contract(einsum, &operands))
     }
 
-    fn contract(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    fn contract(&mut self, einsum: &Einsum, operands: &[Tensor]) -> Output {
         let aligned = einsum.aligned();
         let kept = einsum.result.len();
         let mut left: Vec<Tensor> = Vec::new();
@@ -103,7 +102,7 @@ impl Eager {
 
     /// `sumproduct_pair`: both are arranged for `bmm`, whose result is arranged back; summed dimensions stay, with
     /// a length of one.
-    fn product_over(&mut self, a: &Tensor, b: &Tensor, summed: &[usize]) -> Result<Tensor, Stop> {
+    fn product_over(&mut self, a: &Tensor, b: &Tensor, summed: &[usize]) -> Output {
         if summed.is_empty() {
             return self.mul(a, b);
         }

@@ -5,9 +5,8 @@ use std::rc::Rc;
 use super::Elementwise;
 use super::kernel::LaunchDetail;
 use super::row::{Forward, Gradient, Order, Read, Step, Temporary};
-use crate::eager::{Eager, Saved, Storage, Tensor, TensorBody};
-use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Sizes, strides_like};
+use crate::eager::Storage;
+use crate::ops::prelude::*;
 
 /// The derivative of one call: a formula for each operand whose gradient is wanted.
 #[derive(Clone)]

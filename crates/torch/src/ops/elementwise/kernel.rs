@@ -3,10 +3,8 @@
 use super::row::{Formula, Tuned};
 use super::run::expanded;
 use super::{Elementwise, Operand};
-use crate::aten::Constant;
-use crate::eager::{Eager, TensorBody};
-use crate::program::{Binary, Form, Generated, Kernel, Number, Placement, Unary};
-use crate::shape::DType;
+use crate::ops::prelude::*;
+use crate::program::{Binary, Unary};
 
 /// A launch and what it reads.
 pub(super) struct Launched {
@@ -289,7 +287,6 @@ fn same(tensor: &TensorBody) -> TensorBody {
 }
 
 /// As a constant of a kernel that computes with fractions, or with whole numbers.
-#[expect(clippy::cast_precision_loss, reason = "as PyTorch converts scalars")]
 fn number(constant: &Constant, is_fraction: bool) -> Option<Number> {
     Some(match constant {
         Constant::Whole(value) if is_fraction => Number::Real(*value as f64),

@@ -14,13 +14,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use serde::{Serialize, Serializer};
+use serde::Serializer;
 
-use super::{Context, Operator};
-use crate::aten::Constant;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::program::Placement;
-use crate::shape::{DType, Mismatch, Number, Type, broadcast, result_type};
+use crate::ops::prelude::*;
+use crate::shape::{Number, result_type};
 
 pub(super) use read::ATEN;
 pub use run::expanded;

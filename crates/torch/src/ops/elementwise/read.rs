@@ -3,9 +3,7 @@
 use super::row::Row;
 use super::table::TABLES;
 use super::{Elementwise, Operand};
-use crate::aten::Arguments;
-use crate::ops::Read;
-use crate::program::Placement;
+use crate::ops::prelude::*;
 
 rows!(TABLES: Row, read by read);
 

@@ -1,9 +1,8 @@
 //! What a row of the tables says of an elementwise operator.
 
 use super::Elementwise;
-use crate::aten::Constant;
+use crate::ops::prelude::*;
 use crate::program::Unary;
-use crate::shape::DType;
 
 /// An elementwise operator: its overloads, its arguments, and what eager PyTorch does for it.
 #[derive(Clone, Copy)]

@@ -4,13 +4,12 @@ use super::formula::Derivative;
 use super::kernel::LaunchDetail;
 use super::row::{Casts, Forward, Read};
 use super::{Elementwise, Operand};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent, Sizes, broadcast, contiguous_strides, is_dense, strides_like};
+use crate::ops::prelude::*;
+use crate::shape::is_dense;
 
 impl Eager {
     /// An elementwise operator.
-    pub fn elementwise(&mut self, op: &Elementwise, tensors: &[Tensor]) -> Result<Tensor, Stop> {
+    pub fn elementwise(&mut self, op: &Elementwise, tensors: &[Tensor]) -> Output {
         let mut tensors = self.cast_operands(op, tensors);
         if let Forward::Prelu = op.row.forward {
             tensors[1] = self.weight_of_channels(&tensors[0], &tensors[1]);
@@ -59,16 +58,17 @@ impl Eager {
             draft.save(self, "result", &y.detached())?;
         }
         let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
-        let y = draft.finish_into(self, written, y, move |eager, incoming, saved| {
-            let mut results = derivative.run(eager, incoming, saved);
-            let taken = derivative.positions().into_iter();
-            taken.map(|position| results[position].take()).collect()
-        });
-        Ok(y)
+        Ok(
+            draft.finish_into(self, written, y, move |eager, incoming, saved| {
+                let mut results = derivative.run(eager, incoming, saved);
+                let taken = derivative.positions().into_iter();
+                taken.map(|position| results[position].take()).collect()
+            }),
+        )
     }
 
     /// An elementwise operator by its name, on tensors alone.
-    pub fn apply(&mut self, target: &str, tensors: &[&Tensor]) -> Result<Tensor, Stop> {
+    pub fn apply(&mut self, target: &str, tensors: &[&Tensor]) -> Output {
         let tensors: Vec<Tensor> = tensors.iter().copied().map(Tensor::clone).collect();
         self.elementwise(&Elementwise::of(target), &tensors)
     }
@@ -133,9 +133,7 @@ impl Eager {
         let launched = op.forward_launch(&inputs, &y, LaunchDetail::to(self));
         let read: Vec<&TensorBody> = launched.inputs.iter().collect();
         self.launch(launched.kernel, &read, &[&y]);
-        while let Some(last) = held.pop() {
-            drop(last);
-        }
+        held.drain(..).rev().for_each(drop);
         y
     }
 

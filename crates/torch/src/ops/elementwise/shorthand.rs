@@ -1,9 +1,7 @@
 //! The elementwise operators that other families are made of.
 
 use super::Elementwise;
-use crate::aten::Constant;
-use crate::eager::{Eager, Stop, Tensor};
-use crate::program::Placement;
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `a + b`.
@@ -17,12 +15,12 @@ impl Eager {
     }
 
     /// `a * b`.
-    pub fn mul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub fn mul(&mut self, a: &Tensor, b: &Tensor) -> Output {
         self.apply("aten.mul.Tensor", &[a, b])
     }
 
     /// `a *= b`.
-    pub fn mul_in_place(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub fn mul_in_place(&mut self, a: &Tensor, b: &Tensor) -> Output {
         self.apply("aten.mul_.Tensor", &[a, b])
     }
 
@@ -41,18 +39,12 @@ impl Eager {
     }
 
     /// `a ** exponent`.
-    pub fn pow_scalar(&mut self, a: &Tensor, exponent: f64) -> Result<Tensor, Stop> {
+    pub fn pow_scalar(&mut self, a: &Tensor, exponent: f64) -> Output {
         self.with_number("aten.pow.Tensor_Scalar", a, "exponent", exponent)
     }
 
     /// An operator on one tensor and a number.
-    pub fn with_number(
-        &mut self,
-        target: &str,
-        a: &Tensor,
-        argument: &str,
-        number: f64,
-    ) -> Result<Tensor, Stop> {
+    pub fn with_number(&mut self, target: &str, a: &Tensor, argument: &str, number: f64) -> Output {
         let op = Elementwise::of(target).with(argument, Constant::Real(number));
         self.elementwise(&op, &[Tensor::clone(a)])
     }

@@ -3,11 +3,9 @@
 use super::row::{Gradient, ResultType, Row, Temporary::Like, Tuned};
 use super::table::TABLES;
 use super::{ATEN, Elementwise, Operand, row};
-use crate::aten::Constant;
 use crate::ops::Op;
 use crate::ops::calls::{Argument, Call, Done, argument, compare};
-use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent, numel};
+use crate::ops::prelude::*;
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
 pub(super) const ROWS: &[Row] = &[Row::unary(&[
@@ -350,8 +348,8 @@ fn formulas_are_typed() {
             other => panic!("{other:?}"),
         }
     };
-    let body = |generated: &crate::program::Generated| match &generated.form {
-        crate::program::Form::Map(body) => body.clone().into_owned(),
+    let body = |generated: &Generated| match &generated.form {
+        Form::Map(body) => body.clone().into_owned(),
         other => panic!("{other:?}"),
     };
 

@@ -2,13 +2,8 @@
 
 use std::rc::Rc;
 
-use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Outputs, Tensor};
-use crate::ops::call::Function;
 use crate::ops::placing::{self, Combine, Places, Written};
-use crate::ops::{Read, Reader};
-use crate::program::{Form, Generated, Kernel, Number};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// `embedding_bag(weight, indices, offsets[, per_sample_weights])`.
 #[derive(Debug, Clone, Copy)]
@@ -216,20 +211,7 @@ fn bagged(bag: EmbeddingBag, scaled: bool) -> Kernel {
         Mode::Sum => ("sum += value;", ""),
         Mode::Mean => ("sum += value;", "if (count > 0) sum /= (T)count;"),
     };
-    let body = format!(
-        "const i64 begin = between(offsets.flat(i[0]), indices.count() + 1), all = indices.count();
-    i64 end = (i64)i[0] + 1 < offsets.count() ? offsets.flat(i[0] + 1) : all; if (end > all) end = all;
-    T sum = 0; i64 count = 0, row = -1; (void)row;
-    for (i64 j = begin; j < end; ++j) {{
-        const i64 at = wrapped(indices.flat(j), weight.size(0));
-        if (at == padding) continue;
-        const T value = (T)weight(at, i[1]){scale};
-        {take} ++count;
-    }}
-    {finish}
-    bags.set_at(sum, i);
-    if (i[1] == 0) sizes.set(count, i[0]);"
-    );
+    let body = filled!("bag/bagged.cu", scale, take, finish);
     let mut inputs = vec!["weight", "indices", "offsets"];
     inputs.extend(scaled.then_some("scales"));
     let mut outputs = vec!["bags", "sizes"];

@@ -5,11 +5,7 @@ mod run;
 
 pub use run::{ALL_BITS, radix_bytes};
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// `embedding(weight, indices)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

@@ -1,20 +1,14 @@
 //! `embedding` and the sort behind its gradient.
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::{Capability, Kernel};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
+use crate::program::Capability;
 
 /// Up to so many indices the gradient is scattered directly; above, indices are sorted first.
 const DIRECT: u64 = 3072;
 
 impl Eager {
     /// `embedding(weight, indices)`.
-    pub fn embedding(
-        &mut self,
-        weight: &Tensor,
-        indices: &Tensor,
-        padding: Option<u64>,
-    ) -> Result<Tensor, Stop> {
+    pub fn embedding(&mut self, weight: &Tensor, indices: &Tensor, padding: Option<u64>) -> Output {
         let mut draft = OpRecord::new(self, &[Some(weight)]);
         draft.save(self, "indices", indices)?;
         let mut shape = indices.shape.to_vec();
@@ -25,7 +19,7 @@ impl Eager {
         self.launch(Kernel::Embedding, &[weight, &dense], &[&y]);
         drop(dense);
         let table = weight.shape.clone();
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
             let kernel = Kernel::EmbeddingGrad { padding };
@@ -35,8 +29,7 @@ impl Eager {
                 &table,
                 (kernel, Path::ByCount),
             ))]
-        });
-        Ok(y)
+        }))
     }
 
     /// The gradient of `embedding_bag`'s weight: `embedding_bag_backward_cuda_sum_avg` sorts any number of indices.

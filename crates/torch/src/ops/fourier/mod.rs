@@ -4,10 +4,8 @@
 mod run;
 mod scratch;
 
-use super::call::{Function, like_first};
-use super::{Read, Reader};
-use crate::aten::{Arguments, ValueId};
-use crate::shape::{DType, Extent, Mismatch, Type};
+use super::call::like_first;
+use crate::ops::prelude::*;
 
 /// Between which types a transform goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,15 +2,14 @@
 
 use super::scratch::tenths;
 use super::{Direction, Transform, half};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Resample;
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, contiguous_strides, numel, view_strides};
+use crate::shape::view_strides;
 
 impl Eager {
     /// A transform; autocast runs it in float32. The operand is padded or cut to the lengths first.
-    pub(super) fn fourier(&mut self, transform: &Transform, x: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn fourier(&mut self, transform: &Transform, x: &Tensor) -> Output {
         let Transform {
             direction,
             takes_real,
@@ -40,7 +39,7 @@ impl Eager {
         dims: &[usize],
         lengths: &[u64],
         x: &Tensor,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut shape = x.shape.clone();
         let mut pads = vec![[0, 0]; x.shape.len()];
         let mut y = Tensor::clone(x);
@@ -131,12 +130,7 @@ impl Eager {
 
     /// `_fft_r2c`: the gradient is the real part of the opposite transform of the incoming one, with zeros for
     /// the half that was not made.
-    fn real_to_complex(
-        &mut self,
-        x: &Tensor,
-        dims: &[usize],
-        onesided: bool,
-    ) -> Result<Tensor, Stop> {
+    fn real_to_complex(&mut self, x: &Tensor, dims: &[usize], onesided: bool) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let mut shape = x.shape.clone();
@@ -180,7 +174,7 @@ impl Eager {
         onesided: bool,
         x: &Tensor,
         window: Option<&Tensor>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let x = self.high(x);
         let signals = if x.shape.len() == 1 {
             self.unsqueeze(&x, 0)

@@ -2,11 +2,8 @@
 
 use super::extremes::{self, Choice};
 use super::{ordering, reduced};
-use crate::aten::{Arguments, ValueId};
-use crate::eager::Tensor;
-use crate::ops::call::{Function, like_first};
-use crate::ops::{Read, Reader};
-use crate::shape::{DType, Extent, Mismatch};
+use crate::ops::call::like_first;
+use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[

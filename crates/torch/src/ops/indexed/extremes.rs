@@ -1,6 +1,6 @@
 //! The largest, the smallest and other elements along dimensions, where they are, and whether all or any are true.
 
-use crate::program::{Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// Which element is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,17 +97,7 @@ pub(super) fn choose(choice: Choice, dim: usize) -> Kernel {
         Choice::Largest => return extreme("max", &[dim], true, true),
         Choice::Smallest => return extreme("min", &[dim], false, true),
         Choice::Mode => {
-            let body = "
-    if (is_first && n > 0) {
-        I best = 0, most = 0;
-        for (I j = 0; j < n; ++j) {
-            I times = 0;
-            for (I k = 0; k < n; ++k) times += x(k) == x(j);
-            if (times > most || times == most && x(j) <= x(best)) { best = j; most = times; }
-        }
-        y.set(x(best), 0);
-        at.set((i64)best, 0);
-    }";
+            let body = include_str!("extremes/choose.cu");
             return Generated::rows("mode", ["x"], ["y", "at"], [dim], body).into();
         }
         Choice::Median => "numbers < n ? -1 : (n - 1) / 2",
@@ -115,26 +105,7 @@ pub(super) fn choose(choice: Choice, dim: usize) -> Kernel {
         Choice::Kth(_) => "(I)k - 1",
     };
     // By how many elements are smaller: each thread looks at some of the row's. What is no number is larger than all.
-    let body = format!(
-        "
-    I numbers = 0;
-    for_each(j) numbers += !is_nan(x(j));
-    numbers = row_sum(numbers);
-    const I rank = {rank};
-    I place = n;
-    for_each(j) {{
-        bool is_it;
-        if (is_nan(x(j))) is_it = rank < 0 || rank >= numbers;
-        else {{
-            I smaller = 0, alike = 0;
-            for (I i = 0; i < n; ++i) {{ smaller += x(i) < x(j); alike += x(i) == x(j); }}
-            is_it = rank >= smaller && rank < smaller + alike;
-        }}
-        if (is_it && j < place) place = j;
-    }}
-    place = row_min(place);
-    if (is_first && n > 0) {{ place = place < n ? place : 0; y.set(x(place), 0); at.set((i64)place, 0); }}"
-    );
+    let body = filled!("extremes/choose_2.cu", rank);
     let k = match choice {
         Choice::Kth(k) => k,
         _ => 0,

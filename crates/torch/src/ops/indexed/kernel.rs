@@ -2,11 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::eager::{Eager, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::placing::{self, Combine, Places, Written};
-use crate::program::{Form, Generated, Kernel, Number};
-use crate::shape::{Extent, contiguous_strides, numel};
+use crate::ops::prelude::*;
 
 /// How formulas call positions.
 const POSITIONS: [&str; 8] = ["p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"];

@@ -11,10 +11,7 @@ mod writing;
 
 pub(super) use read::ATEN;
 
-use super::{Context, Operator};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
-use serde::Serialize;
+use crate::ops::prelude::*;
 
 /// Which operation; operands are in the order of the ATen operator's arguments.
 #[derive(Debug, Clone, PartialEq, Serialize)]

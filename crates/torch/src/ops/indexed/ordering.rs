@@ -1,6 +1,7 @@
 //! Kernels along a dimension: sorts, choices, running sums; and triangles of matrices.
 
-use crate::program::{Form, Generated, Kernel, Number, Text};
+use crate::ops::prelude::*;
+use crate::program::Text;
 
 fn groups(
     name: &'static str,
@@ -28,34 +29,7 @@ fn along(rank: usize, dim: usize) -> (String, String) {
 /// bitonic network that is as long as it must be: what lies behind the end is the largest.
 pub(super) fn sorted(dim: usize, rank: usize, descending: bool) -> Kernel {
     let (n, d) = along(rank, dim);
-    let body = format!(
-        "const I n = (I){n};
-    for (I j = lane; j < n; j += LANES) {{ i[{d}] = j; places.set_at(j, i); }}
-    row_wait();
-    for (i64 run = 2; run < 2 * (i64)n; run *= 2)
-        for (i64 step = run / 2; step > 0; step /= 2) {{
-            for (I pair = lane; pair < (n + 1) / 2 * 2; pair += LANES) {{
-                // The first step of a run compares with its mirror image.
-                const i64 in_run = pair & (run - 1), low = pair;
-                const i64 high = step == run / 2 ? pair - in_run + run - 1 - in_run : pair + step;
-                if ((step == run / 2 ? in_run >= run / 2 : (pair & step) != 0) || high >= n) continue;
-                i[{d}] = (I)low; const i64 at_low = places.at(i);
-                i[{d}] = (I)high; const i64 at_high = places.at(i);
-                i[{d}] = (I)wrapped(at_low, n); const i64 a = ordered(x.at(i));
-                i[{d}] = (I)wrapped(at_high, n); const i64 b = ordered(x.at(i));
-                if (a == b ? at_low > at_high : descending ? a < b : a > b) {{
-                    i[{d}] = (I)low; places.set_at(at_high, i);
-                    i[{d}] = (I)high; places.set_at(at_low, i);
-                }}
-            }}
-            row_wait();
-        }}
-    for (I j = lane; j < n; j += LANES) {{
-        i[{d}] = j; const i64 at = places.at(i);
-        i[{d}] = (I)wrapped(at, n); const auto value = x.at(i);
-        i[{d}] = j; values.set_at(value, i);
-    }}"
-    );
+    let body = filled!("ordering/sorted.cu", n, d);
     groups("sort", dim, ["values", "places"], at_rank(body, rank))
         .with("descending", Number::Truth(descending))
         .into()
@@ -67,37 +41,7 @@ pub(super) fn top(dim: usize, rank: usize, largest: bool) -> Kernel {
     let (n, d) = along(rank, dim);
     let (count, _) = along(rank, dim);
     let count = count.replace("x.", "values.");
-    let body = format!(
-        "const I n = (I){n}, count = (I){count};
-    if (count > 64 && n <= 4096) {{
-        for (I j = lane; j < n; j += LANES) {{
-            i[{d}] = j; const auto value = x.at(i); const i64 own = ordered(value);
-            I rank = 0;
-            for (I k = 0; k < n; ++k) {{
-                i[{d}] = k; const i64 other = ordered(x.at(i));
-                rank += other == own ? k < j : largest ? other > own : other < own;
-            }}
-            if (rank < count) {{ i[{d}] = rank; values.set_at(value, i); places.set_at(j, i); }}
-        }}
-        return;
-    }}
-    i64 last = 0, last_at = -1;
-    for (I chosen = 0; chosen < count; ++chosen) {{
-        i64 best = 0, best_at = n;
-        for (I j = lane; j < n; j += LANES) {{
-            i[{d}] = j; const i64 key = largest ? -ordered(x.at(i)) : ordered(x.at(i));
-            const bool is_left = chosen == 0 || key > last || key == last && j > last_at;
-            if (is_left && (best_at == n || key < best)) {{ best = key; best_at = j; }}
-        }}
-        const i64 key = row_min(best_at == n ? 0x7fffffffffffffffll : best);
-        const i64 at = row_min(best_at < n && best == key ? best_at : (i64)n);
-        last = key; last_at = at;
-        if (lane == 0) {{
-            i[{d}] = (I)wrapped(at, n); const auto value = x.at(i);
-            i[{d}] = chosen; values.set_at(value, i); places.set_at(at, i);
-        }}
-    }}"
-    );
+    let body = filled!("ordering/top.cu", n, count, d);
     groups("topk", dim, ["values", "places"], at_rank(body, rank))
         .with("largest", Number::Truth(largest))
         .into()
@@ -114,16 +58,7 @@ fn at_rank(body: String, rank: usize) -> String {
 
 /// `cumsum`, or its gradient: the sum of what comes after an element and of itself.
 pub(super) fn running_sum(dim: usize, rank: usize, reversed: bool) -> Kernel {
-    let body = "const I chunk = (n + LANES - 1) / LANES;
-    const I begin = lane * chunk < n ? lane * chunk : n, end = begin + chunk < n ? begin + chunk : n;
-    T sum = 0;
-    for (I j = begin; j < end; ++j) sum += (T)x(reversed ? n - 1 - j : j);
-    T total = row_before(sum, (T)0);
-    for (I j = begin; j < end; ++j) {
-        const I at = reversed ? n - 1 - j : j;
-        total += (T)x(at);
-        y.set(total, at);
-    }";
+    let body = include_str!("ordering/running_sum.cu");
     let dims = if rank == 0 { Vec::new() } else { vec![dim] };
     let form = Form::Rows {
         dims,

@@ -1,9 +1,7 @@
 //! Reading look-ups and what writes at looked-up places.
 
 use super::Indexed;
-use crate::aten::{Arguments, ValueId};
-use crate::ops::{Read, Reader};
-use crate::shape::{DType, Extent, numel};
+use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[(

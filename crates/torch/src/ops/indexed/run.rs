@@ -4,18 +4,15 @@ use std::rc::Rc;
 
 use super::ordering::{running_sum, sorted};
 use super::{looked_up, shapes_of};
-use crate::eager::{Eager, OpRecord, Outputs, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::{ALL_BITS, radix_bytes};
 use crate::ops::placing::Combine;
+use crate::ops::prelude::*;
 use crate::ops::reduce::kept_shape;
 use crate::ops::view::gradient_view;
-use crate::program::Kernel;
-use crate::shape::{
-    DType, Extent, Sizes, Type, broadcast, contiguous_strides, strides_like, strides_match,
-};
+use crate::shape::strides_match;
 
 /// Names under which indices are saved.
 pub(super) const INDICES: [&str; 8] = ["0", "1", "2", "3", "4", "5", "6", "7"];
@@ -71,7 +68,7 @@ impl Eager {
     }
 
     /// `index_select(x, index)`.
-    pub fn index_select(&mut self, x: &Tensor, index: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+    pub fn index_select(&mut self, x: &Tensor, index: &Tensor, dim: usize) -> Output {
         let like = (x.shape.clone(), x.dtype);
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
@@ -157,7 +154,7 @@ impl Eager {
         marked: &[bool],
         operands: &[Tensor],
         shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let x = &operands[0];
         let indices = &operands[1..];
         let mut draft = OpRecord::new(self, &[Some(x)]);
@@ -169,8 +166,7 @@ impl Eager {
         let copies = self.alike_indices(&positions, &common_shape(&positions));
         let y = self.empty(shape, x.dtype);
         self.look_up(x, &marked, &positions, &y);
-        drop(copies);
-        drop(positions);
+        drop((copies, positions));
         let whole = x.shape.clone();
         let count = indices.len();
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
@@ -286,8 +282,7 @@ impl Eager {
             &[x],
             &[&values, &places],
         );
-        drop(buffer);
-        drop(keys);
+        drop((buffer, keys));
         draft.save(self, "indices", &places)?;
         let like = (x.shape.clone(), x.dtype);
         let values = self.finish_chosen(draft, values, like, (dim, true));

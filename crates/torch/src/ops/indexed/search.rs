@@ -1,11 +1,7 @@
 //! Looking values up in sorted or listed ones. None has a gradient.
 
 use super::ordering;
-use crate::aten::Arguments;
-use crate::eager::{Eager, Tensor};
-use crate::ops::Reader;
-use crate::ops::call::Function;
-use crate::shape::{DType, Extent, numel};
+use crate::ops::prelude::*;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     // Where each value belongs.
@@ -74,7 +70,6 @@ impl Eager {
         let mut buffer = |for_few: bool, bytes: Extent| {
             let of = (all, count, for_few, bytes);
             self.scratch_by("isin", of, |&(all, count, for_few, bytes), batch| {
-                #[expect(clippy::cast_precision_loss, reason = "as PyTorch does it")]
                 let (all, count) = (all.at(batch) as f64, count.at(batch) as f64);
                 let is_few = count < 10.0 * all.powf(0.145);
                 if is_few == for_few {

@@ -3,15 +3,14 @@
 use std::rc::Rc;
 
 use super::run::{INDICES, common_shape, looked_up_shape, saved_indices};
-use crate::eager::{Eager, OpRecord, Stop, Storage, Tensor, TensorBody};
+use crate::eager::Storage;
 use crate::ops::Indexed;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::embedding::radix_bytes;
 use crate::ops::placing::{self, Combine};
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::program::{Generated, Kernel, Number};
-use crate::shape::{DType, Extent, Sizes, numel, strides_like};
 
 /// Where `index_put_(accumulate=True)` adds.
 pub struct Places<'a> {
@@ -120,17 +119,11 @@ impl Eager {
                 count => radix_bytes(&card, count, bits),
             }
         });
-        drop(buffer);
-        drop(iota);
+        drop((buffer, iota));
         if let Some(rows) = &rows {
             self.add_to_rows(into, places.marked, rows, &values);
         }
-        drop(rows);
-        drop(original);
-        drop(sorted);
-        drop(moved);
-        drop(values);
-        drop(linear);
+        drop((rows, original, sorted, moved, values, linear));
     }
 
     /// What `index_put` and `scatter_add` read and write: autocast promotes both to the widest type.
@@ -156,7 +149,7 @@ impl Eager {
     }
 
     /// `index_put_`, `index_add`, `scatter`: the written values' gradient is looked up.
-    pub fn write_at(&mut self, op: &Indexed, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    pub fn write_at(&mut self, op: &Indexed, operands: &[Tensor]) -> Output {
         let last = operands.len() - 1;
         let operands = self.promoted(op, operands);
         let x = &operands[0];
@@ -225,26 +218,32 @@ impl Eager {
         };
         let count = indices.len();
         let op = op.clone();
-        let y = draft.finish_into(self, written, y, move |eager, gradient, saved| {
-            let values_like = values_like.as_ref();
-            let indices = || saved_indices(saved, count);
-            let kept = wants[0].then(|| {
-                let is_saved = !matches!(
-                    op,
-                    Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
-                );
-                let indices = if is_saved { indices() } else { Vec::new() };
-                // Zeros like a number of the host's are one too.
-                let values_like = values_like.filter(|_| !of_host);
-                eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
-            });
-            let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
-                let indices = indices();
-                eager.gradient_of_written(&op, gradient, &indices, put.as_deref().unwrap_or(shape))
-            });
-            vec![kept, written]
-        });
-        Ok(y)
+        Ok(
+            draft.finish_into(self, written, y, move |eager, gradient, saved| {
+                let values_like = values_like.as_ref();
+                let indices = || saved_indices(saved, count);
+                let kept = wants[0].then(|| {
+                    let is_saved = !matches!(
+                        op,
+                        Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
+                    );
+                    let indices = if is_saved { indices() } else { Vec::new() };
+                    // Zeros like a number of the host's are one too.
+                    let values_like = values_like.filter(|_| !of_host);
+                    eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
+                });
+                let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
+                    let indices = indices();
+                    eager.gradient_of_written(
+                        &op,
+                        gradient,
+                        &indices,
+                        put.as_deref().unwrap_or(shape),
+                    )
+                });
+                vec![kept, written]
+            }),
+        )
     }
 
     /// Writes values, or what stands for them, to their places. `found` are the positions of `index_put_`.
@@ -361,8 +360,7 @@ impl Eager {
             }
             _ => {}
         }
-        drop(copies);
-        drop(found);
+        drop((copies, found));
         match op {
             Indexed::Add {
                 alpha: Some(alpha), ..

@@ -1,11 +1,6 @@
 //! Operators that write their results into tensors that they are given (`out=`).
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::program::Kernel;
-use crate::shape::{Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// Any operator in its form with `out=`, which autograd does not record: a result is the tensor that it was written into,
 /// unless that had other lengths. Operands are those tensors.

@@ -2,12 +2,7 @@
 
 mod run;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 pub use run::{element, part};
 
@@ -29,7 +24,7 @@ pub enum Join {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.cat.default", |args| {
+    ("aten.cat.default aten.concat.default", |args| {
         let mut tensors = args.tensors("tensors")?;
         // PyTorch skips empty lists, with which Hugging Face's caches begin.
         if tensors.len() > 1 {
@@ -68,12 +63,6 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
             return Err("it stacks tensors of one dimension along a third".into());
         }
         stacked(args, [Along::Old(0), Along::New(2), Along::Old(2)])
-    }),
-    ("aten.concat.default", |args| {
-        let tensors = args.tensors("tensors")?;
-        let first = tensors.first().ok_or("it joins no tensors")?;
-        let dim = args.dim("dim", Some(0), args.shape(*first).len())?;
-        Ok((Join::Cat { dim }.into(), tensors))
     }),
 ];
 

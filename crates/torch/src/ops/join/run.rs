@@ -3,10 +3,9 @@
 use std::rc::Rc;
 
 use super::sides;
-use crate::eager::{Eager, OpRecord, Tensor, TensorBody};
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, MemoryFormat, Sizes};
+use crate::shape::MemoryFormat;
 
 impl Eager {
     /// `split(lengths, dim)`: the gradient joins those of the parts, with zeros for unused ones.

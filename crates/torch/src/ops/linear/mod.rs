@@ -2,12 +2,8 @@
 
 mod run;
 
-use serde::Serialize;
-
 use super::matmul::product;
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// A product with a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

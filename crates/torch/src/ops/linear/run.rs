@@ -1,8 +1,6 @@
 //! Matrix products: `linear` and `addmm`.
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
-use crate::program::Kernel;
-use crate::shape::{Extent, numel};
+use crate::ops::prelude::*;
 
 /// How the weight of a matrix product is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +13,7 @@ enum WeightLayout {
 
 impl Eager {
     /// `linear(x, weight[, bias])`. Autocast casts bias, weight, input: last argument first.
-    pub fn linear(
-        &mut self,
-        x: &Tensor,
-        weight: &Tensor,
-        bias: Option<&Tensor>,
-    ) -> Result<Tensor, Stop> {
+    pub fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Output {
         let bias = bias.map(|bias| self.low(bias));
         let weight = self.low(weight);
         let x = self.low(x);
@@ -62,7 +55,7 @@ impl Eager {
     }
 
     /// `addmm(bias, x, weight)`. Autocast casts weight, input, bias: last argument first.
-    pub fn addmm(&mut self, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Result<Tensor, Stop> {
+    pub fn addmm(&mut self, bias: &Tensor, x: &Tensor, weight: &Tensor) -> Output {
         let weight = self.low(weight);
         let x = self.low(x);
         let bias = self.low(bias);
@@ -82,7 +75,7 @@ impl Eager {
         weight: &Tensor,
         bias: Option<&Tensor>,
         layout: WeightLayout,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         // `weight.t()` is an operation of its own: its gradient arrives once the bias's has been kept.
         let turned = match layout {
             WeightLayout::OutIn => self.passed_on(weight),
@@ -123,7 +116,7 @@ impl Eager {
         let operands: Vec<&TensorBody> = [x, &by].into_iter().chain(bias.map(|it| &**it)).collect();
         self.launch(Kernel::MatMul, &operands, &[&y]);
         let (x_shape, weight_shape) = (x.shape.clone(), weight.shape.clone());
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let grad_x = |eager: &mut Eager| {
                 let result = eager.empty(&x_shape, gradient.dtype);
                 let copy = eager.blas_copy(gradient);
@@ -167,8 +160,7 @@ impl Eager {
                 let x = wants_x.then(|| grad_x(eager));
                 vec![None, x, weight]
             }
-        });
-        Ok(y)
+        }))
     }
 }
 

@@ -2,10 +2,8 @@
 
 use super::Summary;
 use super::paths::{self, Paths};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent};
+use crate::ops::prelude::*;
 
 /// What a `ctc_loss` is told beside its tensors.
 #[derive(Debug, Clone, Copy)]
@@ -48,12 +46,7 @@ impl Eager {
     #[expect(clippy::too_many_lines, reason = "the statements of both passes")]
     /// The loss of labels of up to the length that `targets` has room for: how long the longest really is, which the
     /// table of partial sums depends on, is known only with data.
-    pub(super) fn ctc_loss(
-        &mut self,
-        operands: &[Tensor],
-        of: Ctc,
-        summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn ctc_loss(&mut self, operands: &[Tensor], of: Ctc, summary: Summary) -> Output {
         let (x, targets) = (&operands[0], &operands[1]);
         let given = operands.get(2).zip(operands.get(3));
         let (time, batch) = match x.shape[..] {
@@ -104,9 +97,7 @@ impl Eager {
         }
         drop(first_label);
         let [offsets, inputs, labelled] = lengths;
-        drop(inputs);
-        drop(offsets);
-        drop(labelled);
+        drop((inputs, offsets, labelled));
         let kept = Tensor::new(losses.alias(losses.shape.clone(), losses.strides.clone()));
         draft.save(self, "result0", &kept)?;
         draft.save(self, "result1", &forward)?;
@@ -136,10 +127,7 @@ impl Eager {
                 let kernel = paths.backward(classes, steps);
                 eager.launch(kernel, &operands, &[&shown, &by_sample(&backward)]);
             }
-            drop(backward);
-            drop(inputs);
-            drop(offsets);
-            drop(labelled);
+            drop((backward, inputs, offsets, labelled));
             vec![Some(Tensor::new(grad_x))]
         });
         let losses = if of.zero_infinity {

@@ -1,8 +1,7 @@
 //! What `nll_loss` and its gradient compute.
 
 use super::Summary;
-use crate::program::{Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// `nll_loss` of targets `t`, log-probabilities `x` and weights of classes.
 #[derive(Debug, Clone, Copy)]

@@ -1,8 +1,7 @@
 //! What margin losses and their gradients compute: a thread goes along the classes of an example.
 
 use super::{LossFunction, Summary};
-use crate::program::{Form, Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// The coordinates of an example, and those of a class of it.
 fn places(rank: usize) -> (&'static str, &'static str, &'static str) {

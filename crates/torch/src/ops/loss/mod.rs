@@ -10,14 +10,9 @@ mod paths;
 mod read;
 mod run;
 
+use crate::ops::prelude::*;
 use pairs::Paired;
 pub(super) use read::{ATEN, summary};
-
-use serde::Serialize;
-
-use super::{Context, Operator};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, broadcast};
 
 /// A loss of predictions and targets. Weights follow as operands, where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

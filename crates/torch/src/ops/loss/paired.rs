@@ -2,9 +2,7 @@
 
 use super::pairs::{Memory, Paired};
 use super::{Loss, LossFunction, Summary, margin};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::numel;
+use crate::ops::prelude::*;
 
 impl Eager {
     /// A loss of pairs of elements.
@@ -13,7 +11,7 @@ impl Eager {
         loss: Paired,
         summary: Summary,
         operands: &[Tensor],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         // Autocast makes all of them float32.
         let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
@@ -36,7 +34,7 @@ impl Eager {
         let y = self.paired_result(loss, summary, &inputs);
         let wants = [x.requires_grad(), target.requires_grad()];
         let by = (summary, x.numel());
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut inputs: Vec<&TensorBody> =
                 vec![gradient, saved.get("self"), saved.get("target")];
             inputs.extend(saved.find("weight").map(|weight| &**weight));
@@ -52,8 +50,7 @@ impl Eager {
                 Tensor::new(result)
             });
             vec![of_self, of_target]
-        });
-        Ok(y)
+        }))
     }
 
     /// The losses of all pairs of `inputs` (predictions, targets, weights), as one number where they become one.
@@ -77,8 +74,7 @@ impl Eager {
                     // `(pos_weight - 1).mul(target).add_(1)`.
                     let lowered = self.empty_like(positive, dtype);
                     let weight = self.broadcast_like(&[&lowered, target], dtype);
-                    drop(lowered);
-                    drop(weight);
+                    drop((lowered, weight));
                 }
                 let each = self.empty_like(x, dtype);
                 fill(self, &each);
@@ -136,7 +132,7 @@ impl Eager {
 
     /// `multi_margin_loss` and `multilabel_margin_loss`: a loss for each example, summed without scratch memory
     /// (`MultiMarginLoss.cu`, `MultiLabelMarginCriterion.cu`).
-    pub(super) fn margin_loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    pub(super) fn margin_loss(&mut self, loss: Loss, operands: &[Tensor]) -> Output {
         let operands = self.all_high(operands);
         let (x, target) = (&operands[0], &operands[1]);
         let mut draft = OpRecord::new(self, &[Some(x)]);
@@ -184,7 +180,7 @@ impl Eager {
         }
         drop(is_target);
         let count = numel(examples);
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
             let grad_x = eager.empty_like(x, gradient.dtype);
             let mut inputs: Vec<&TensorBody> = vec![gradient, x, saved.get("target")];
@@ -193,7 +189,6 @@ impl Eager {
             let kernel = margin::gradient(by, x.shape.len() - 1, inputs.len() > 3, count);
             eager.launch(kernel, &inputs, &[&grad_x]);
             vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(y)
+        }))
     }
 }

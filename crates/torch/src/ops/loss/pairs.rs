@@ -1,10 +1,7 @@
 //! Losses of pairs of elements: a row each.
 
-use serde::Serialize;
-
 use super::Summary;
-use crate::program::{Form, Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// A loss of pairs of predictions `x` and targets `t`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -3,8 +3,7 @@
 //! A row of threads for each sample: states (labels with blanks around) are shared out, time goes step by step. Tensors are
 //! seen at a sample's first time, first class and first label.
 
-use crate::program::{Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// What both passes need to know.
 #[derive(Debug, Clone, Copy)]
@@ -60,17 +59,7 @@ const EMPTY: &str = "
     row_sync();";
 
 /// Lengths as the table tells them.
-const READ: &str = "
-    i64 time = 0, count = 0;
-    for (i64 k = joined ? 0 : row; k <= row; ++k) {
-        const auto own = table.data - (row - k) * times * states;
-        i64 s = 0;
-        while (s + 2 < states && !is_nan(widened(own[s + 2]))) s += 2;
-        count = s / 2;
-        if (k < row) start += count;
-    }
-    if (times > 0 && table(0) != INFINITY) time = 1;
-    while (time > 0 && time < times && !is_nan(widened(table.data[time * states]))) ++time;";
+const READ: &str = include_str!("paths/read.cu");
 
 const LOG_SUM: &str = "
     const T most = maximum(a, maximum(b, c)), top = most == -INFINITY ? (T)0 : most;";
@@ -94,35 +83,7 @@ impl Paths {
     /// `x, targets (, lengths, lengths) -> loss, table` of sums over beginnings (`ctc_loss_log_alpha_gpu_kernel`).
     pub(super) fn forward(self, classes: Extent, stride: Extent) -> Kernel {
         let lengths = if self.with_lengths { GIVEN } else { TOLD };
-        let body = format!(
-            "{SAMPLE}{lengths}
-    const i64 last = 2 * count;{EMPTY}
-    for (i64 t = 0; t < time; ++t) {{
-        for (i64 s = lane; s <= last; s += LANES) {{
-            T sum;
-            if (t == 0) sum = s < 2 ? (T)0 : -INFINITY;
-            else {{
-                const auto before = table.data + (t - 1) * states;
-                const T a = widened(before[s]), b = s > 0 ? (T)widened(before[s - 1]) : -INFINITY;
-                const T c = s > 1 && label(s) != label(s - 2) ? (T)widened(before[s - 2]) : -INFINITY;
-                {LOG_SUM}
-                sum = log(exp(a - top) + exp(b - top) + exp(c - top)) + top;
-            }}
-            table.data[t * states + s] = sum + score(t, label(s));
-        }}
-        row_sync();
-    }}
-    if (is_first) {{
-        T a = time == 0 && count == 0 ? (T)0 : -INFINITY, b = -INFINITY;
-        const T c = -INFINITY;
-        if (time > 0) {{
-            a = widened(table.data[(time - 1) * states + last]);
-            if (count > 0) b = widened(table.data[(time - 1) * states + last - 1]);
-        }}
-        {LOG_SUM}
-        loss.set(-(log(exp(a - top) + exp(b - top)) + top), 0);
-    }}"
-        );
+        let body = filled!("paths/forward.cu", SAMPLE, lengths, EMPTY, LOG_SUM);
         let mut inputs = vec!["x", "targets"];
         if self.with_lengths {
             inputs.extend(["of_inputs", "of_labels"]);
@@ -137,43 +98,7 @@ impl Paths {
     /// `x, targets, grad, loss, table -> grad_x, ends`: sums over ends as well
     /// (`ctc_loss_backward_log_beta_gpu_kernel`), and both together by classes (`ctc_loss_backward_collect_gpu_kernel`).
     pub(super) fn backward(self, classes: Extent, steps: [Extent; 2]) -> Kernel {
-        let body = format!(
-            "{SAMPLE}{READ}
-    const i64 last = 2 * count;
-    for (i64 t = time - 1; t >= 0; --t) {{
-        for (i64 s = lane; s <= last; s += LANES) {{
-            T sum;
-            if (t == time - 1) sum = s + 2 > last ? (T)0 : -INFINITY;
-            else {{
-                const auto behind = ends.data + (t + 1) * states;
-                const T a = widened(behind[s]), b = s < last ? (T)widened(behind[s + 1]) : -INFINITY;
-                const T c = s + 1 < last && label(s) != label(s + 2) ? (T)widened(behind[s + 2]) : -INFINITY;
-                {LOG_SUM}
-                sum = log(exp(a - top) + exp(b - top) + exp(c - top)) + top;
-            }}
-            ends.data[t * states + s] = sum + score(t, label(s));
-        }}
-        row_sync();
-    }}
-    const T g = (T)grad(0), negative = (T)loss(0);
-    const bool counts = !(zero_infinity && negative == INFINITY);
-    for (i64 t = 0; t < times; ++t)
-        for (i64 k = lane; k < classes; k += LANES) {{
-            T value = 0;
-            if (t < time && counts) {{
-                T most = -INFINITY, total = 0;
-                for (i64 s = k == blank ? 0 : 1; s <= last; s += 2)
-                    if (label(s) == k) {{
-                        const T both = (T)widened(table.data[t * states + s]) + (T)widened(ends.data[t * states + s]);
-                        if (both > most) {{ total = total * (most == -INFINITY ? (T)0 : exp(most - both)) + 1; most = both; }}
-                        else if (both != -INFINITY) total += exp(both - most);
-                    }}
-                const T own = score(t, k);
-                value = (exp(own) - (most == -INFINITY ? (T)0 : exp(most + log(total) + negative - own))) * g;
-            }}
-            grad_x.data[t * grad_time + k * grad_class] = value;
-        }}"
-        );
+        let body = filled!("paths/backward.cu", SAMPLE, READ, LOG_SUM);
         let inputs = ["x", "targets", "grad", "loss", "table"];
         let kernel = Generated::rows("ctc_loss", inputs, ["grad_x", "ends"], [1], body)
             .with("grad_time", Number::Length(steps[0]))

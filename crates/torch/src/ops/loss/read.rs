@@ -2,9 +2,7 @@
 
 use super::pairs::{self, Paired, Pairs};
 use super::{Loss, LossFunction, Summary};
-use crate::aten::{Arguments, ValueId};
-use crate::ops::{Read, Reader};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[

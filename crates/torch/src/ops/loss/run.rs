@@ -1,17 +1,14 @@
 //! `cross_entropy` and the other losses.
 
-use crate::aten::Constant;
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
+use crate::ops::prelude::*;
 use crate::ops::{Elementwise, Loss, LossFunction, Reduction, Summary};
-use crate::program::{Kernel, Placement};
-use crate::shape::{Extent, numel};
 
 use super::ctc::Ctc;
 use super::kernel::{self, Likelihood};
 
 impl Eager {
     /// A loss of predictions, targets and weights.
-    pub fn loss(&mut self, loss: Loss, operands: &[Tensor]) -> Result<Tensor, Stop> {
+    pub fn loss(&mut self, loss: Loss, operands: &[Tensor]) -> Output {
         let (x, target) = (&operands[0], &operands[1]);
         let weight = operands.get(2);
         match loss.function {
@@ -72,16 +69,14 @@ impl Eager {
         plain: &Tensor,
         (smoothing, ignored_label): (f64, i64),
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let weighted = weight
             .map(|weight| self.by_class(scores, weight))
             .transpose()?;
         let sums = weighted.as_ref().unwrap_or(scores);
         let sums = self.reduction(Reduction::Sum, sums, &[1], false);
         let negative = self.apply("aten.neg.default", &[&sums])?;
-        drop(sums);
-        drop(weighted);
-        #[expect(clippy::cast_precision_loss, reason = "labels are small numbers")]
+        drop((sums, weighted));
         let label = ignored_label as f64;
         let ignored = self.with_number("aten.eq.Scalar", target, "other", label)?;
         let fill = Elementwise::of("aten.masked_fill_.Scalar").with("value", Constant::Real(0.0));
@@ -120,7 +115,7 @@ impl Eager {
         (x, target, weight): (&Tensor, &Tensor, Option<&Tensor>),
         smoothing: f64,
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let scores = self.log_softmax(x)?;
         let target = if smoothing > 0.0 {
             let scaled = self.mul_scalar(target, 1.0 - smoothing);
@@ -163,7 +158,7 @@ impl Eager {
     }
 
     /// Scores times the weights of their classes, seen under their shape.
-    fn by_class(&mut self, scores: &Tensor, weight: &Tensor) -> Result<Tensor, Stop> {
+    fn by_class(&mut self, scores: &Tensor, weight: &Tensor) -> Output {
         let mut seen = vec![Extent::ONE; scores.shape.len()];
         seen[1] = weight.numel();
         let weight = self.reshape(weight, &seen);
@@ -181,7 +176,7 @@ impl Eager {
     }
 
     /// `log_softmax` in the type of the predictions, which may lie in any order.
-    fn log_softmax(&mut self, x: &Tensor) -> Result<Tensor, Stop> {
+    fn log_softmax(&mut self, x: &Tensor) -> Output {
         self.softmax(x, (1, true), Some(x.dtype))
     }
 
@@ -191,7 +186,7 @@ impl Eager {
         target: &Tensor,
         weight: Option<&Tensor>,
         (ignored, summary): (i64, Summary),
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(log_probabilities)]);
         draft.save(self, "self", log_probabilities)?;
         draft.save(self, "target", target)?;
@@ -248,28 +243,27 @@ impl Eager {
         draft.save(self, "total_weight", &total_weight)?;
         drop(total_weight);
         let shape = log_probabilities.shape.clone();
-        let loss = draft.finish_single(self, loss, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&shape, gradient.dtype);
-            let mut inputs = vec![&**gradient, &**saved.get("target")];
-            if summary == Summary::Mean {
-                inputs.push(saved.get("total_weight"));
-            }
-            inputs.extend(saved.find("weight").map(|weight| &**weight));
-            let kernel = if is_plain {
-                Kernel::NllLossGrad
-            } else {
-                likelihood.gradient(rank).into()
-            };
-            eager.launch(kernel, &inputs, &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
-        });
-        Ok(loss)
+        Ok(
+            draft.finish_single(self, loss, move |eager, gradient, saved| {
+                let grad_x = eager.empty(&shape, gradient.dtype);
+                let mut inputs = vec![&**gradient, &**saved.get("target")];
+                if summary == Summary::Mean {
+                    inputs.push(saved.get("total_weight"));
+                }
+                inputs.extend(saved.find("weight").map(|weight| &**weight));
+                let kernel = if is_plain {
+                    Kernel::NllLossGrad
+                } else {
+                    likelihood.gradient(rank).into()
+                };
+                eager.launch(kernel, &inputs, &[&grad_x]);
+                vec![Some(Tensor::new(grad_x))]
+            }),
+        )
     }
 }
 
 /// How many classes there are.
 fn classes(scores: &Tensor) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "there are not that many")]
-    let classes = scores.shape[1].at(1) as f64;
-    classes
+    scores.shape[1].at(1) as f64
 }

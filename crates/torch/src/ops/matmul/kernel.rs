@@ -1,6 +1,6 @@
 //! What products of matrices compute beside the product itself.
 
-use crate::program::{Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// `c, y -> y`: `beta * c + alpha * y`.
 pub(super) fn scaled_sum([beta, alpha]: [f64; 2]) -> Kernel {

@@ -5,11 +5,7 @@ mod run;
 
 pub(in crate::ops) use run::turned;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type, broadcast};
+use crate::ops::prelude::*;
 
 /// A product of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -1,13 +1,11 @@
 //! Products of stacks of matrices: `matmul` of any rank, `bmm` and `baddbmm`.
 
 use super::kernel;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, broadcast, numel};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `matmul(a, b)`, which is made of views, copies and one product. Autocast casts `b` first.
-    pub fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub fn matmul(&mut self, a: &Tensor, b: &Tensor) -> Output {
         let b = self.low(b);
         let a = self.low(a);
         match (a.shape.len(), b.shape.len()) {
@@ -57,7 +55,7 @@ impl Eager {
 
     /// Both operands are expanded to a common stack, flattened to three dimensions (a copy where the
     /// strides ask for one) and multiplied.
-    fn stacked(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    fn stacked(&mut self, a: &Tensor, b: &Tensor) -> Output {
         let stack = |tensor: &Tensor| tensor.shape[..tensor.shape.len() - 2].to_vec();
         let common = broadcast(&stack(a), &stack(b)).expect("checked when the graph was built");
         let mut flat = |tensor: &Tensor| {
@@ -75,19 +73,19 @@ impl Eager {
     }
 
     /// `mm(a, b)`.
-    fn mm(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    fn mm(&mut self, a: &Tensor, b: &Tensor) -> Output {
         self.product_of(a, b, None)
     }
 
     /// `bmm(a, b)`. Autocast casts `b` first.
-    pub fn bmm(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub fn bmm(&mut self, a: &Tensor, b: &Tensor) -> Output {
         let b = self.low(b);
         let a = self.low(a);
         self.product_of(&a, &b, None)
     }
 
     /// `baddbmm(c, a, b, beta, alpha)`: the summand is copied into the result by the product itself.
-    pub fn baddbmm(&mut self, [c, a, b]: [&Tensor; 3], factors: [f64; 2]) -> Result<Tensor, Stop> {
+    pub fn baddbmm(&mut self, [c, a, b]: [&Tensor; 3], factors: [f64; 2]) -> Output {
         let b = self.low(b);
         let a = self.low(a);
         let c = self.low(c);
@@ -101,7 +99,7 @@ impl Eager {
         a: &Tensor,
         b: &Tensor,
         summand: Option<(&Tensor, [f64; 2])>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(a), Some(b), summand.map(|(c, _)| c)]);
         let wants = [a.requires_grad(), b.requires_grad()];
         let wants_c = summand.is_some_and(|(c, _)| c.requires_grad());
@@ -132,7 +130,7 @@ impl Eager {
         // `mm_mat1_backward` and `mm_mat2_backward` of `FunctionsManual.cpp`: the gradient of a matrix that lies by columns does
         // so too. Others always lie by rows.
         let by_columns = [a, b].map(|factor| !is_sum && lies_by_columns(factor));
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let by = |eager: &mut Eager, left: &TensorBody, right: &TensorBody| {
                 let shape = product_shape(&left.shape[..left.shape.len() - 2], left, right);
                 let result = eager.empty(&shape, gradient.dtype);
@@ -182,13 +180,12 @@ impl Eager {
                 }
             });
             vec![a, b, c]
-        });
-        Ok(y)
+        }))
     }
 
     /// `grouped_mm(x, weights, offsets)`, which autocast leaves alone. Hugging Face takes a loop over the
     /// groups on cards before compute capability 8.0, where the gradient of the input comes first.
-    pub fn grouped_matmul(&mut self, [x, weights, offsets]: [&Tensor; 3]) -> Result<Tensor, Stop> {
+    pub fn grouped_matmul(&mut self, [x, weights, offsets]: [&Tensor; 3]) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), Some(weights)]);
         let wants = [x.requires_grad(), weights.requires_grad()];
         if wants[0] {
@@ -205,7 +202,7 @@ impl Eager {
         let strides = weights.strides.clone();
         let groups = weights.shape[0];
         let loops = self.capability.compute.0 < 8;
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let dtype = gradient.dtype;
             let offsets = saved.get("offs");
             let make = |eager: &mut Eager, result: TensorBody, kernel: Kernel, other: &str| {
@@ -227,8 +224,7 @@ impl Eager {
             }
             let weights = wants[1].then(|| grad_weights(eager));
             vec![wants[0].then(|| grad_x(eager)), weights]
-        });
-        Ok(y)
+        }))
     }
 
     fn grouped_scratch(&mut self, weights: &Tensor) {

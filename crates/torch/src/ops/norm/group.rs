@@ -2,9 +2,7 @@
 
 use super::accumulated;
 use super::kernel::Normalization;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody, viewed};
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, contiguous_strides, numel};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// PyTorch's own batch norm, which runs what cuDNN's cannot: the same tensors as with cuDNN.
@@ -14,7 +12,7 @@ impl Eager {
         [weight, bias]: [Option<&Tensor>; 2],
         running: Option<(f64, [&Tensor; 2])>,
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), weight, bias]);
         draft.save(self, "input", x)?;
         if let Some(weight) = weight {
@@ -52,7 +50,7 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let given = [weight, bias].map(|parameter| parameter.map(|parameter| parameter.dtype));
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);
             let of_parameters = given.map(|dtype| dtype.map(|dtype| eager.empty(&channels, dtype)));
@@ -78,8 +76,7 @@ impl Eager {
             eager.normalization_grads(norm, &operands, &grad_x, results);
             let [weight, bias] = of_parameters.map(|gradient| gradient.map(Tensor::new));
             vec![Some(Tensor::new(grad_x)), weight, bias]
-        });
-        Ok(y)
+        }))
     }
 
     /// `group_norm`; autocast runs it in float32. Weight and bias are first folded into one factor and one
@@ -90,7 +87,7 @@ impl Eager {
         x: &Tensor,
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let bias = bias.map(|bias| self.high(bias));
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
@@ -133,7 +130,7 @@ impl Eager {
         drop((mean, inverse_std));
         let given =
             [&weight, &bias].map(|parameter| parameter.as_ref().map(|parameter| parameter.dtype));
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let gradient = eager.dense_copy(gradient);
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);
@@ -166,15 +163,10 @@ impl Eager {
                 let results = shown.each_ref().map(Option::as_ref);
                 eager.normalization_grads(norm, &operands, &seen.elements(&grad_x), results);
             }
-            drop(third);
-            drop(second);
-            drop(first);
-            drop(by_bias);
-            drop(by_scale);
+            drop((third, second, first, by_bias, by_scale));
             let [weight, bias] = of_parameters.map(|gradient| gradient.map(Tensor::new));
             vec![Some(Tensor::new(grad_x)), weight, bias]
-        });
-        Ok(y)
+        }))
     }
 
     /// `instance_norm`: a batch norm of one sample with a channel for each sample and channel, for which
@@ -185,7 +177,7 @@ impl Eager {
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let samples = [x.shape[0]];
         let weight = weight.map(|weight| self.repeat(weight, &samples));
         let bias = bias.map(|bias| self.repeat(bias, &samples));

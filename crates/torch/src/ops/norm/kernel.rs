@@ -3,7 +3,7 @@
 //! All are of one kind: elements are normalized along some dimensions, by statistics that broadcast to the operand, and
 //! get a factor and a summand that broadcast too. Sums are made in two passes, of differences from the mean.
 
-use crate::program::{Generated, Number};
+use crate::ops::prelude::*;
 
 /// What a normalization has, and along which dimensions of its operand it goes.
 #[derive(Debug, Clone, Copy)]

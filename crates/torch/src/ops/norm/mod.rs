@@ -5,12 +5,7 @@ pub mod kernel;
 mod run;
 pub(in crate::ops) mod weight;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// What is normalized. Operands are `input`, then `weight` and `bias` where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -3,10 +3,9 @@
 use super::accumulated;
 use super::group::Operands;
 use super::kernel::Normalization;
-use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
-use crate::program::{Kernel, Placement};
-use crate::shape::{DType, Extent, MemoryFormat, contiguous_strides, numel, strides_match};
+use crate::ops::prelude::*;
+use crate::shape::{MemoryFormat, strides_match};
 
 impl Eager {
     /// `batch_norm(x, weight, bias, running_mean, running_var)` with batch statistics.
@@ -19,7 +18,7 @@ impl Eager {
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
         momentum: f64,
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
         draft.save(self, "input", x)?;
         draft.save(self, "running_mean", running_mean)?;
@@ -41,15 +40,14 @@ impl Eager {
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["mean", "inverse_std"];
             if side_by_side {
                 return eager.side_by_side_grads(gradient, saved);
             }
             let format = saved.get("input").suggested_format();
             eager.norm_grads(Kernel::BatchNormGrad, format, gradient, saved, statistics)
-        });
-        Ok(y)
+        }))
     }
 
     /// `batch_norm` in eval mode: nothing but the result. The native kernel, which runs on half-precision
@@ -58,7 +56,7 @@ impl Eager {
         &mut self,
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
         draft.save(self, "input", x)?;
         draft.save(self, "running_mean", running_mean)?;
@@ -68,18 +66,16 @@ impl Eager {
         if weight.dtype.is_half() {
             let mean = self.empty(&weight.shape, DType::Float32);
             let inverse_std = self.empty(&weight.shape, DType::Float32);
-            drop(mean);
-            drop(inverse_std);
+            drop((mean, inverse_std));
         }
         let inputs = [&**x, &**weight, &**bias, &**running_mean, &**running_var];
         self.launch(Kernel::BatchNormInference { eps }, &inputs, &[&y]);
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["running_mean", "running_var"];
             let kernel = Kernel::BatchNormInferenceGrad { eps };
             let format = saved.get("input").suggested_format();
             eager.norm_grads(kernel, format, gradient, saved, statistics)
-        });
-        Ok(y)
+        }))
     }
 
     /// `layer_norm(x[, weight[, bias]])` over the last `dims` dimensions; autocast runs it in float32. An
@@ -90,7 +86,7 @@ impl Eager {
         [weight, bias]: [Option<&Tensor>; 2],
         dims: usize,
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let bias = bias.map(|bias| self.high(bias));
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
@@ -135,7 +131,7 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_std)?;
         drop((mean, inverse_std));
         let trained = [weight.is_some(), bias.is_some()];
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let statistics = ["mean", "inverse_std"];
             if whole {
                 let (kernel, format) = (Kernel::LayerNormGrad, MemoryFormat::Contiguous);
@@ -144,8 +140,7 @@ impl Eager {
             let by = ("layer_norm", dims);
             let gradients = eager.partial_norm_grads(gradient, saved, trained, by);
             gradients.into()
-        });
-        Ok(y)
+        }))
     }
 
     /// `rms_norm(x[, weight])` over the last `dims` dimensions: one kernel where the types agree, else
@@ -156,7 +151,7 @@ impl Eager {
         weight: Option<&Tensor>,
         dims: usize,
         eps: Option<f64>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         // Unless told, the least that one can be told from in the type that is computed in.
         let eps = eps.unwrap_or(match accumulated(x.dtype) {
             DType::Float64 => f64::EPSILON,
@@ -192,12 +187,11 @@ impl Eager {
         draft.save(self, "inverse_std", &inverse_rms)?;
         drop(inverse_rms);
         let trained = [weight.is_some(), false];
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let by = ("rms_norm", dims);
             let [x, weight, _] = eager.partial_norm_grads(gradient, saved, trained, by);
             vec![x, weight]
-        });
-        Ok(y)
+        }))
     }
 
     fn composite_rms_norm(
@@ -206,16 +200,14 @@ impl Eager {
         weight: Option<&Tensor>,
         dims: usize,
         eps: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let high = self.cast(x, DType::Float32);
         let squares = self.pow_scalar(&high, 2.0)?;
         let last: Vec<usize> = (x.shape.len() - dims..x.shape.len()).collect();
         let mean = self.reduction(Reduction::Mean, &squares, &last, true);
         let shifted = self.add_scalar(&mean, eps, Placement::InPlace);
         let inverse = self.apply("aten.rsqrt.default", &[&shifted])?;
-        drop(shifted);
-        drop(mean);
-        drop(squares);
+        drop((shifted, mean, squares));
         let mut y = self.mul(&high, &inverse)?;
         if let Some(weight) = weight {
             y = self.mul(&y, weight)?;
@@ -340,8 +332,7 @@ impl Eager {
                     (columns, _) => 4 * columns,
                 },
             );
-        drop(counters);
-        drop(staging);
+        drop((counters, staging));
     }
 }
 

@@ -1,12 +1,7 @@
 //! Weights as directions and lengths: `torch.nn.utils.weight_norm`.
 
-use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Outputs, Tensor};
-use crate::ops::call::Function;
+use crate::ops::prelude::*;
 use crate::ops::reduce::kept_shape;
-use crate::ops::{Read, Reader};
-use crate::program::{Generated, Kernel};
-use crate::shape::DType;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten._weight_norm.default", |args| weight_norm(args, false)),

@@ -5,11 +5,7 @@ mod run;
 
 pub use not_elementwise::not_elementwise;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Reader};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// Something that is not known, taken to be elementwise: what it makes, as PyTorch recorded it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]

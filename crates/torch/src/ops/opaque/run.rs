@@ -1,8 +1,6 @@
 //! Operations that are not known, taken to be elementwise.
 
-use crate::eager::{Eager, OpRecord, Outputs, Tensor};
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, Sizes};
+use crate::ops::prelude::*;
 
 /// What a launch of such an operation is called.
 const NAME: &str = "an operator that batchfit does not know";

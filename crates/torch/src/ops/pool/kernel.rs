@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::program::{Form, Generated, Number};
+use crate::ops::prelude::*;
 use crate::shape::Window;
 
 /// How many dimensions are pooled.

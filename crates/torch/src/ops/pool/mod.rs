@@ -3,12 +3,8 @@
 pub mod kernel;
 mod run;
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type, Window};
+use crate::ops::prelude::*;
+use crate::shape::Window;
 
 /// A pool along the one to three dimensions that its operand has beside batch and channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

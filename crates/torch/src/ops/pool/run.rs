@@ -3,12 +3,11 @@
 //! Read off the allocator's history of PyTorch 2.11, forward and backward, for operands in row-major order, in
 //! channels-last order and in neither.
 
-use crate::eager::{Eager, OpRecord, Outputs, Saved, Stop, Tensor, TensorBody};
 use crate::ops::Pool;
-use crate::program::Kernel;
+use crate::ops::prelude::*;
 
 use super::kernel as pooling;
-use crate::shape::{DType, Extent, MemoryFormat, Window, numel};
+use crate::shape::{MemoryFormat, Window};
 
 impl Eager {
     /// A pool, with as many results as it has. One along a single dimension is one of planes one high.
@@ -92,7 +91,7 @@ impl Eager {
         (window, of): (Window, (bool, Option<i64>)),
         x: &Tensor,
         shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let sides = shape.len() - 2;
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
@@ -147,7 +146,7 @@ impl Eager {
     }
 
     /// `adaptive_avg_pool2d` and `3d` to more than one element. The kernels for volumes are row-major.
-    fn adaptive_avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Result<Tensor, Stop> {
+    fn adaptive_avg_pool(&mut self, x: &Tensor, shape: &[Extent]) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let x_shape = x.shape.clone();
@@ -237,12 +236,7 @@ impl Eager {
     }
 
     /// `max_unpool2d` and `3d`: zeros with the operand's elements at their places; the gradient is a look-up.
-    fn max_unpool(
-        &mut self,
-        x: &Tensor,
-        indices: &Tensor,
-        shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    fn max_unpool(&mut self, x: &Tensor, indices: &Tensor, shape: &[Extent]) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "indices", indices)?;
         let y = self.empty(shape, x.dtype);

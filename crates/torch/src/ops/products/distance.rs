@@ -3,15 +3,14 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
-use crate::shape::{DType, Extent, broadcast, numel};
+use crate::ops::prelude::*;
 
 /// Euclidean distances between more rows than these are made of a product of matrices.
 const FEW: u64 = 25;
 
 impl Eager {
     /// `cdist(a, b)`. Autocast runs it in float32.
-    pub(super) fn distances(&mut self, [a, b]: [&Tensor; 2], norm: f64) -> Result<Tensor, Stop> {
+    pub(super) fn distances(&mut self, [a, b]: [&Tensor; 2], norm: f64) -> Output {
         let b = self.high(b);
         let a = self.high(a);
         let rows = [&a, &b].map(|tensor| tensor.shape[tensor.shape.len() - 2]);
@@ -34,7 +33,7 @@ impl Eager {
     }
 
     /// `_euclidean_dist`: squares, products and a root.
-    fn euclidean(&mut self, [a, b]: [&Tensor; 2], shape: &[Extent]) -> Result<Tensor, Stop> {
+    fn euclidean(&mut self, [a, b]: [&Tensor; 2], shape: &[Extent]) -> Output {
         let mut draft = OpRecord::new(self, &[Some(a), Some(b)]);
         draft.save(self, "x1", a)?;
         draft.save(self, "x2", b)?;
@@ -62,18 +61,14 @@ impl Eager {
         };
         let doubled = self.empty(&a.shape, dtype);
         let left = self.empty(wider(a), dtype);
-        drop(a_ones);
-        drop(a_norms);
-        drop(doubled);
+        drop((a_ones, a_norms, doubled));
         let right = self.empty(wider(b), dtype);
-        drop(b_norms);
-        drop(b_ones);
+        drop((b_norms, b_ones));
         let y = self.empty(shape, dtype);
         self.use_blas();
         // The product's factors are there for their memory alone: differences tell more than it.
         self.launch(kernel::distances(shape.len(), 2.0), &[a, b], &[&y]);
-        drop(right);
-        drop(left);
+        drop((right, left));
         draft.save(self, "result", &y.detached())?;
         let y = draft.finish_single(self, y, Eager::euclidean_grad);
         Ok(y)
@@ -115,7 +110,7 @@ impl Eager {
         common: &[Extent],
         shape: &[Extent],
         norm: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let whole = |tensor: &Tensor| {
             let matrix = &tensor.shape[tensor.shape.len() - 2..];
             [common, matrix].concat()
@@ -136,7 +131,7 @@ impl Eager {
         self.launch(kernel, &[&left, &right], &[&y]);
         drop((right, left));
         draft.save(self, "result", &y.detached())?;
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let last = gradient.shape.len() - 1;
             let width = wholes[0][wholes[0].len() - 1];
             let pairs = numel(&gradient.shape) * width;
@@ -164,7 +159,6 @@ impl Eager {
             };
             let of_a = wants[0].then(|| of(0, false));
             vec![of_a, wants[1].then(|| of(1, true))]
-        });
-        Ok(y)
+        }))
     }
 }

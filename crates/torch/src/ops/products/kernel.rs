@@ -1,6 +1,6 @@
 //! What products of vectors and distances between them compute.
 
-use crate::program::{Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// `a, b -> y`: the sum of products along a dimension, which are read side by side.
 pub(super) fn dot(dim: usize) -> Kernel {
@@ -106,19 +106,14 @@ pub(super) fn distances_grad(rank: usize, norm: f64, of_second: bool) -> Kernel 
     } else {
         ("a", "b", "i[R - 2]", "k")
     };
-    let body = format!(
-        "const int R = {rank}; I at[R], at_y[R];
-    for (int d = 0; d < R; ++d) at[d] = at_y[d] = i[d];
-    T s = 0;
-    const T own = (T){own}.at(i);
-    for (I k = 0; k < (I){other}.size(R - 2); ++k) {{
-        at[R - 2] = k;
-        at_y[R - 2] = {row};
-        at_y[R - 1] = {column};
-        const T off = own - (T){other}.at(at), far = (T)y.at(at_y), g = (T)grad.at(at_y);
-        s += {share};
-    }}
-    result.set_at(s, i);"
+    let body = filled!(
+        "kernel/distances_grad.cu",
+        rank,
+        own,
+        other,
+        row,
+        column,
+        share
     );
     let inputs = ["grad", "y", "a", "b"];
     Generated::each("cdist", inputs, ["result"], 4, body)

@@ -4,10 +4,7 @@ mod distance;
 mod kernel;
 mod run;
 
-use super::call::Function;
-use super::{Read, Reader};
-use crate::aten::Arguments;
-use crate::shape::{Extent, Mismatch, Type, broadcast};
+use crate::ops::prelude::*;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.outer.default aten.ger.default", |args| {

@@ -3,14 +3,13 @@
 use std::rc::Rc;
 
 use super::kernel;
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::matmul::turned;
-use crate::shape::{Extent, broadcast, numel};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `dot(a, b)`, each kept for the other's gradient.
-    pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn dot(&mut self, a: &Tensor, b: &Tensor) -> Output {
         let [a, b] = &self.alike([a, b]);
         let mut draft = OpRecord::new(self, &[Some(a), Some(b)]);
         let wants = [a.requires_grad(), b.requires_grad()];
@@ -26,7 +25,7 @@ impl Eager {
         self.launch(kernel::dot(0), &[a, b], &[&shown]);
         drop(shown);
         let like = (a.shape.clone(), a.dtype);
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut times = |name: &str| {
                 let product = eager.empty(&like.0, like.1);
                 eager.launch(kernel::product(), &[gradient, saved.get(name)], &[&product]);
@@ -34,8 +33,7 @@ impl Eager {
             };
             let of_a = wants[0].then(|| times("tensor"));
             vec![of_a, wants[1].then(|| times("self"))]
-        });
-        Ok(y)
+        }))
     }
 
     /// `mv`, and `addmv` with a summand. The gradient of the matrix is an outer product. Autocast casts operands,
@@ -44,7 +42,7 @@ impl Eager {
         &mut self,
         summand: Option<(&Tensor, f64)>,
         [matrix, vector]: [&Tensor; 2],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let beta = summand.map(|(_, beta)| beta);
         let vector = self.low(vector);
         let matrix = self.low(matrix);
@@ -68,7 +66,7 @@ impl Eager {
             self.launch(kernel::matrix_vector(beta), &operands, &results);
         }
         let shapes = [matrix.shape.clone(), vector.shape.clone()];
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let of_matrix = wants[0].then(|| {
                 let outer = eager.empty(&shapes[0], gradient.dtype);
                 let rows = column(gradient, &gradient.shape);
@@ -88,8 +86,7 @@ impl Eager {
                 _ => Tensor::clone(gradient),
             });
             vec![of_matrix, of_vector, of_summand]
-        });
-        Ok(y)
+        }))
     }
 
     /// Two operands as autocast gives them to what it runs in the wider type of both.
@@ -106,7 +103,7 @@ impl Eager {
         &mut self,
         [a, b]: [&Tensor; 2],
         [left, right]: [&[usize]; 2],
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let [a, b] = &self.alike([a, b]);
         let rest = |tensor: &Tensor, dims: &[usize]| -> Vec<usize> {
             (0..tensor.shape.len())
@@ -128,7 +125,7 @@ impl Eager {
     }
 
     /// `linalg_cross`.
-    pub(super) fn cross(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor, Stop> {
+    pub(super) fn cross(&mut self, a: &Tensor, b: &Tensor, dim: usize) -> Output {
         let [a, b] = &self.alike([a, b]);
         let shape = broadcast(&a.shape, &b.shape).expect("checked when built");
         let (a, b) = (self.expand_to(a, &shape), self.expand_to(b, &shape));
@@ -142,7 +139,7 @@ impl Eager {
         }
         let y = self.empty(&shape, a.dtype);
         self.launch(kernel::cross(dim), &[&a, &b], &[&y]);
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut with = |first: &TensorBody, second: &TensorBody| {
                 let product = eager.empty(&shape, gradient.dtype);
                 eager.launch(kernel::cross(dim), &[first, second], &[&product]);
@@ -151,8 +148,7 @@ impl Eager {
             // `other x grad` and `grad x self`.
             let of_a = wants[0].then(|| with(saved.get("other"), gradient));
             vec![of_a, wants[1].then(|| with(gradient, saved.get("self")))]
-        });
-        Ok(y)
+        }))
     }
 }
 

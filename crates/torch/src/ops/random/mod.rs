@@ -1,12 +1,6 @@
 //! Dropout.
 
-use serde::Serialize;
-
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor};
-use crate::program::{Generated, Kernel, Number, Placement};
-use crate::shape::{DType, Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// Elements set to zero by chance.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -94,7 +88,7 @@ impl Operator for Random {
 
 impl Eager {
     /// `dropout` in training: the mask first, then the result.
-    pub fn dropout(&mut self, x: &Tensor, p: f64) -> Result<Tensor, Stop> {
+    pub fn dropout(&mut self, x: &Tensor, p: f64) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let mask = Tensor::new(self.empty(&x.shape, DType::Bool));
         let y = self.empty_like(x, x.dtype);
@@ -117,7 +111,7 @@ impl Eager {
         p: f64,
         placement: Placement,
         features: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let noise = if features {
             let mut shape = x.shape.clone();
             shape[2..].fill(Extent::ONE);

@@ -1,12 +1,8 @@
 //! One step of a recurrent network: `LSTMCell`, `GRUCell`, `RNNCell`. PyTorch's own kernels run them.
 
 use super::{CellKind, gates};
-use crate::aten::Arguments;
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
-use crate::ops::call::Function;
-use crate::ops::{Read, Reader};
-use crate::program::{Kernel, Unary};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
+use crate::program::Unary;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.lstm_cell.default", |args| {
@@ -203,17 +199,16 @@ impl Eager {
     }
 
     /// `tanh` or `relu`, which save their result.
-    fn saturated(&mut self, x: &Tensor, function: Unary) -> Result<Tensor, Stop> {
+    fn saturated(&mut self, x: &Tensor, function: Unary) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(Kernel::Unary(function), &[x], &[&y]);
         draft.save(self, "result", &y.detached())?;
-        let y = draft.finish_one(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("result")];
             eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
             Tensor::new(grad_x)
-        });
-        Ok(y)
+        }))
     }
 }

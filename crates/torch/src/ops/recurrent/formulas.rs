@@ -5,7 +5,7 @@
 //! before, and computes the unit's gates and states. See Note [Kernels of recurrent networks].
 
 use super::CellKind;
-use crate::program::{Form, Generated};
+use crate::ops::prelude::*;
 
 /// What differs between the kernels of networks.
 #[derive(Debug, Clone, Copy)]
@@ -25,44 +25,10 @@ const SHARES: &str = "
 ";
 
 /// `out[t, b] = w_hr hidden[t, b]`.
-const PROJECTION: &str = "
-    for (I q = warp; q < outputs; q += warps) {
-        T sum[S] = {};
-        for (I k = at; k < units; k += WARP) {
-            const T w = w_hr(q, k);
-#pragma unroll
-            for (int s = 0; s < S; ++s) if (s < count) sum[s] += w * hidden(t, first + s, k);
-        }
-#pragma unroll
-        for (int s = 0; s < S; ++s) if (s < count) {
-            const T h = warp_sum(sum[s]);
-            if (at == 0) {
-                out.set(h, t, first + s, q);
-                if (is_last) hn.set(h, 0, first + s, q);
-            }
-        }
-    }
-    row_sync();
-";
+const PROJECTION: &str = include_str!("formulas/projection.cu");
 
 /// The products of the unit's rows of `w_ih` with the layer's input, where no product of matrices made them.
-const INPUT: &str = "
-    for (I k = at; k < inputs; k += WARP) {
-        T w[GATES];
-#pragma unroll
-        for (int g = 0; g < GATES; ++g) w[g] = w_ih(g * units + u, k);
-#pragma unroll
-        for (int s = 0; s < S; ++s) if (s < count) {
-            const T value = x(t, first + s, k);
-#pragma unroll
-            for (int g = 0; g < GATES; ++g) in[s][g] += w[g] * value;
-        }
-    }
-#pragma unroll
-    for (int s = 0; s < S; ++s)
-#pragma unroll
-        for (int g = 0; g < GATES; ++g) in[s][g] = warp_sum(in[s][g]);
-";
+const INPUT: &str = include_str!("formulas/input.cu");
 
 /// The same from `products`.
 const PRODUCTS: &str = "
@@ -123,48 +89,17 @@ impl Layer {
         } else {
             ("out.set(h, t, b, u); if (is_last) hn.set(h, 0, b, u);", "")
         };
-        let body = format!(
-            "
-    const int GATES = {gates};
-    const i64 batch = out.size(1);
-    const I steps = (I)out.size(0), outputs = (I)out.size(2), units = (I)(w_hh.size(0) / GATES){inputs_length};
-    {SHARES}
-    for (I step = 0; step < steps; ++step) {{
-        const I t = backwards ? steps - 1 - step : step, before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
-        const auto states = [&](I at, I b, I u) {{ return step == 0 ? (T)hx(at, b, u) : (T)out(at, b, u); }};
-        const bool is_last = step == steps - 1;
-        for (I u = warp; u < units; u += warps) {{
-            T in[S][GATES] = {{}}, re[S][GATES] = {{}};
-            {input}
-            for (I k = at; k < outputs; k += WARP) {{
-                T w[GATES];
-#pragma unroll
-                for (int g = 0; g < GATES; ++g) w[g] = w_hh(g * units + u, k);
-#pragma unroll
-                for (int s = 0; s < S; ++s) if (s < count) {{
-                    const T value = states(before, first + s, k);
-#pragma unroll
-                    for (int g = 0; g < GATES; ++g) re[s][g] += w[g] * value;
-                }}
-            }}
-#pragma unroll
-            for (int s = 0; s < S; ++s) if (s < count) {{
-                const I b = first + s;
-#pragma unroll
-                for (int g = 0; g < GATES; ++g) {{
-                    re[s][g] = warp_sum(re[s][g]);
-                    {biases}
-                }}
-                if (at == 0) {{
-                    {update}
-                    {keep}
-                    {store}
-                }}
-            }}
-        }}
-        row_sync();
-        {projection}
-    }}"
+        let body = filled!(
+            "formulas/forward.cu",
+            gates,
+            inputs_length,
+            SHARES,
+            input,
+            biases,
+            update,
+            keep,
+            store,
+            projection
         );
         over_time(name, inputs, outputs, body)
     }
@@ -258,30 +193,14 @@ impl Layer {
             "after",
             &format!("grad_hx.set(total + {around}, 0, b, u);"),
         );
-        let body = format!(
-            "
-    const int GATES = {gates};
-    const i64 batch = gates.size(1);
-    const I steps = (I)gates.size(0), outputs = (I)w_t.size(0), units = (I)(gates.size(2) / GATES);
-    {SHARES}
-    for (I step = steps - 1; step >= 0; --step) {{
-        const I t = backwards ? steps - 1 - step : step, after = backwards ? t - 1 : t + 1;
-        const I before = step == 0 ? 0 : backwards ? t + 1 : t - 1;
-        const auto states = [&](I at, I b, I u) {{ return step == 0 ? (T)hx(at, b, u) : (T)out(at, b, u); }};
-        const bool is_last = step == steps - 1;
-        (void)after; (void)before; (void)states;
-        {projected}
-        for (I u = warp; u < units; u += warps) {{
-            const I length = {length};
-            {of_hidden}
-        }}
-        row_sync();
-    }}
-    const I after = backwards ? steps - 1 : 0;
-    for (I u = warp; u < outputs; u += warps) {{
-        const I length = GATES * units;
-        {of_first}
-    }}"
+        let body = filled!(
+            "formulas/backward.cu",
+            gates,
+            SHARES,
+            projected,
+            length,
+            of_hidden,
+            of_first
         );
         over_time(name, inputs, outputs, body)
     }
@@ -323,22 +242,7 @@ impl Layer {
 /// A warp's product of row `u` of a matrix with each sample's vector at a time, both `length` long: `then` takes the
 /// `total` of sample `b`.
 fn sums(matrix: &str, vectors: &str, time: &str, then: &str) -> String {
-    format!(
-        "T sum[S] = {{}};
-            for (I k = at; k < length; k += WARP) {{
-                const T w = {matrix}(u, k);
-#pragma unroll
-                for (int s = 0; s < S; ++s) if (s < count) sum[s] += w * {vectors}({time}, first + s, k);
-            }}
-#pragma unroll
-            for (int s = 0; s < S; ++s) if (s < count) {{
-                const T total = warp_sum(sum[s]);
-                const I b = first + s;
-                if (at == 0) {{
-                    {then}
-                }}
-            }}"
-    )
+    filled!("formulas/sums.cu", matrix, vectors, time, then)
 }
 
 fn over_time(

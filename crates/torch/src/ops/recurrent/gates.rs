@@ -1,7 +1,7 @@
 //! What the fused kernels of recurrent cells compute (`RNN.cu`), once their matrix products are made. A thread makes one
 //! hidden value.
 
-use crate::program::{Generated, Kernel};
+use crate::ops::prelude::*;
 
 fn gate(number: usize, with_biases: bool) -> String {
     let at = format!("H * {number} + h");
@@ -78,17 +78,7 @@ pub(super) fn lstm_gradient([of_hidden, of_cell]: [bool; 2]) -> Kernel {
     } else {
         "(T)0"
     };
-    let body = format!(
-        "const I n = i[0], h = i[1], H = (I)state.size(1);
-    const T in = (T)workspace(n, h), forget = (T)workspace(n, H + h), candidate = (T)workspace(n, H * 2 + h), out = (T)workspace(n, H * 3 + h);
-    const T now = tanh((T)cell(n, h)), g = {hidden};
-    const T c = g * out * ((T)1 - now * now) + {cell};
-    grad_state.set(c * forget, n, h);
-    grad_gates.set(c * candidate * ((T)1 - in) * in, n, h);
-    grad_gates.set(c * (T)state(n, h) * ((T)1 - forget) * forget, n, H + h);
-    grad_gates.set(c * in * ((T)1 - candidate * candidate), n, H * 2 + h);
-    grad_gates.set(g * now * ((T)1 - out) * out, n, H * 3 + h);"
-    );
+    let body = filled!("gates/lstm_gradient.cu", hidden, cell);
     let over = inputs.len();
     let outputs = ["grad_state", "grad_gates"];
     Generated::each("lstm_cell", inputs, outputs, over, body).into()
@@ -96,19 +86,7 @@ pub(super) fn lstm_gradient([of_hidden, of_cell]: [bool; 2]) -> Kernel {
 
 /// `workspace, grad -> grad_state, grad_input, grad_recurrent`.
 pub(super) fn gru_gradient() -> Kernel {
-    let body = "const I n = i[0], h = i[1], H = (I)grad.size(1);
-    const T reset = (T)workspace(n, h), update = (T)workspace(n, H + h), candidate = (T)workspace(n, H * 2 + h), before = (T)workspace(n, H * 3 + h), old = (T)workspace(n, H * 4 + h);
-    const T g = (T)grad(n, h);
-    const T of_update = g * (before - candidate) * ((T)1 - update) * update;
-    const T of_candidate = g * ((T)1 - update) * ((T)1 - candidate * candidate);
-    const T of_reset = of_candidate * old * ((T)1 - reset) * reset;
-    grad_state.set(g * update, n, h);
-    grad_input.set(of_reset, n, h);
-    grad_input.set(of_update, n, H + h);
-    grad_input.set(of_candidate, n, H * 2 + h);
-    grad_recurrent.set(of_reset, n, h);
-    grad_recurrent.set(of_update, n, H + h);
-    grad_recurrent.set(of_candidate * reset, n, H * 2 + h);";
+    let body = include_str!("gates/gru_gradient.cu");
     let outputs = ["grad_state", "grad_input", "grad_recurrent"];
     Generated::each("gru_cell", ["workspace", "grad"], outputs, 1, body).into()
 }

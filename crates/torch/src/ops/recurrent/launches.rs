@@ -9,9 +9,9 @@ use super::run::Job;
 use super::space::{
     CellReserve, Parameters, Reserve, Space, at_each_step, matrix, part, seen, transposed,
 };
-use crate::eager::{Eager, Storage, Tensor, TensorBody};
-use crate::program::{Binary, Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::eager::Storage;
+use crate::ops::prelude::*;
+use crate::program::Binary;
 
 /// Operands by their names in a formula.
 type Named<'a> = Vec<(&'static str, &'a TensorBody)>;

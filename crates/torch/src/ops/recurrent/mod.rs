@@ -10,13 +10,8 @@ mod run;
 mod sizes;
 mod space;
 
-use serde::Serialize;
-
 use self::network::Network;
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// What a cell computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

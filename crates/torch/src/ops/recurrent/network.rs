@@ -2,8 +2,8 @@
 
 use super::CellKind;
 use super::sizes::{self, Cell, Sequence};
+use crate::ops::prelude::*;
 use crate::program::Capability;
-use crate::shape::{DType, Extent};
 
 /// What cuDNN's descriptors say of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

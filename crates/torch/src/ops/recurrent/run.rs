@@ -5,9 +5,8 @@ use std::rc::Rc;
 use super::Recurrent;
 use super::launches::{BackwardInputs, Forward, Gradients};
 use super::network::{Network, WorkspaceUse};
-use crate::eager::{Eager, Elements, OpRecord, Outputs, Saved, Storage, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, Sizes, Type, contiguous_strides};
+use crate::eager::{Elements, Storage};
+use crate::ops::prelude::*;
 
 /// What the backward pass has to know.
 #[derive(Clone, Copy)]
@@ -157,8 +156,7 @@ impl Eager {
             reserve: reserve.as_ref().map(|reserve| &reserve.storage),
         };
         self.launch_recurrent(&job, &forward);
-        drop(workspace);
-        drop(dense);
+        drop((workspace, dense));
         let kept = Tensor::new(job.swapped(&y));
         draft.save(self, "result0", &kept)?;
         drop(kept);
@@ -171,8 +169,7 @@ impl Eager {
         for weight in weights {
             draft.save(self, "weight", weight)?;
         }
-        drop(reserve);
-        drop(flat);
+        drop((reserve, flat));
         let wanted: Vec<bool> = inputs
             .iter()
             .flatten()
@@ -254,11 +251,7 @@ impl Eager {
         };
         self.launch_recurrent_grads(&job, &past, &gradients);
         let grad_x = Tensor::new(job.swapped(&made));
-        drop(made);
-        drop(workspace);
-        drop(dense_states);
-        drop(dense_y);
-        drop(dense_x);
+        drop((made, workspace, dense_states, dense_y, dense_x));
         // The weights'.
         let (first, last) = (1, wanted.len() - recurrent.cell.states());
         let mut grad_weights: Vec<Option<Tensor>> = vec![None; last - first];
@@ -277,8 +270,7 @@ impl Eager {
                 reserve,
             };
             self.launch_recurrent_weight_grads(&job, &past, &parts);
-            drop(workspace);
-            drop(dense_x);
+            drop((workspace, dense_x));
             grad_weights = parts
                 .into_iter()
                 .map(|view| Some(Tensor::new(view)))
@@ -367,7 +359,7 @@ fn views(buffer: &TensorBody, shapes: &[Vec<Extent>]) -> Vec<TensorBody> {
     let part = |shape: &Vec<Extent>| {
         let mut view = buffer.alias(shape.clone(), contiguous_strides(shape));
         view.offset = offset;
-        offset = offset + crate::shape::numel(shape);
+        offset = offset + numel(shape);
         view
     };
     shapes.iter().map(part).collect()

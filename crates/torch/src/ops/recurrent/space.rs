@@ -5,9 +5,8 @@ use std::rc::Rc;
 use super::CellKind;
 use super::formulas::Layer;
 use super::run::Job;
-use crate::eager::{Eager, Elements, Storage, TensorBody};
-use crate::program::{Generated, Number};
-use crate::shape::{DType, Extent, Sizes, contiguous_strides};
+use crate::eager::{Elements, Storage};
+use crate::ops::prelude::*;
 
 /// Bytes in front of the reserve space's elements, where the key of dropout lies.
 const HEADER: u64 = 256;
@@ -174,7 +173,7 @@ impl Job {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        crate::ops::Operator::name(&self.recurrent)
+        Operator::name(&self.recurrent)
     }
 }
 

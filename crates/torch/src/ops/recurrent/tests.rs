@@ -2,10 +2,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::*;
-use crate::eager::{History, Leaf, TensorBody, backward};
+use crate::eager::{History, Leaf, backward};
 use crate::limits::Cancel;
 use crate::program::{Capability, Instruction};
-use crate::shape::contiguous_strides;
 
 const RECORDED: &str = include_str!("../../../../../tests/golden/recurrent/sequences.txt");
 

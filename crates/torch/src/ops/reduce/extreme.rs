@@ -3,8 +3,7 @@
 use super::run::Kind;
 use super::vector_norm::kept_shape;
 use super::{ReduceDims, kernel};
-use crate::eager::{Eager, OpRecord, Stop, Tensor};
-use crate::shape::DType;
+use crate::ops::prelude::*;
 
 impl Eager {
     /// One of the results of `aminmax`, which has no derivative.
@@ -19,12 +18,7 @@ impl Eager {
     }
 
     /// `amax(dims)`, `max()` and those of the smallest (`scale_grad_by_count`, `evenly_distribute_backward`).
-    pub(super) fn extreme(
-        &mut self,
-        x: &Tensor,
-        over: ReduceDims<'_>,
-        largest: bool,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn extreme(&mut self, x: &Tensor, over: ReduceDims<'_>, largest: bool) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let by = (kernel::extreme(over.dims, largest), Kind::Extreme);

@@ -1,8 +1,7 @@
 //! What reductions and their gradients compute.
 
 use super::ReduceDims;
-use crate::program::{Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// A combination of the elements of one tensor.
 fn reduction(name: &'static str, dims: &[usize], texts: [&'static str; 5]) -> Generated {
@@ -46,15 +45,7 @@ pub(super) fn prod(dims: &[usize]) -> Kernel {
 
 /// The product of all others, times the incoming gradient (`prod_backward`): as quotients where nothing is zero.
 pub(super) fn prod_grad(dims: &[usize]) -> Kernel {
-    let body = "
-    T zeros = 0, others = 1;
-    for_each(j) { const T value = (T)x(j); if (value == 0) zeros += 1; else others *= value; }
-    zeros = row_sum(zeros);
-    others = row_product(others);
-    for_each(j) {
-        const T value = (T)x(j);
-        grad_x.set(zeros == 0 ? (T)grad(j) * (T)y(j) / value : zeros == 1 && value == 0 ? (T)grad(j) * others : (T)0, j);
-    }";
+    let body = include_str!("kernel/prod_grad.cu");
     Generated::rows("prod", ["x", "grad", "y"], ["grad_x"], dims, body).into()
 }
 
@@ -311,6 +302,6 @@ impl ReduceDims<'_> {
     /// How many elements become one, of a tensor of this shape.
     pub(super) fn count(&self, shape: &[Extent]) -> Extent {
         let lengths: Vec<Extent> = self.dims.iter().map(|dim| shape[*dim]).collect();
-        crate::shape::numel(&lengths)
+        numel(&lengths)
     }
 }

@@ -12,11 +12,7 @@ pub(super) use read::ATEN;
 pub use scratch::scratch_of_columns;
 pub(super) use vector_norm::kept_shape;
 
-use serde::Serialize;
-
-use super::{Context, Operator};
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{DType, Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 /// What is left of some dimensions.
 #[derive(Debug, Clone, PartialEq, Serialize)]

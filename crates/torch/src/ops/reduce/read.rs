@@ -1,8 +1,7 @@
 //! Reading reductions.
 
 use super::{Dims, Reduce, Reduction};
-use crate::aten::{Arguments, Constant};
-use crate::ops::{Read, Reader};
+use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[

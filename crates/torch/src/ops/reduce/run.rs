@@ -6,11 +6,11 @@ use super::ReduceDims;
 use super::scratch::{ACCUMULATOR, Along, Scratch, scratch};
 use super::vector_norm::kept_shape;
 use super::{Reduction, kernel};
-use crate::eager::{Eager, OpRecord, Storage, Tensor, TensorBody};
+use crate::eager::Storage;
 use crate::ops::elementwise::expanded;
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::program::{Capability, Kernel};
-use crate::shape::{DType, Extent, numel};
+use crate::program::Capability;
 
 /// Kinds of reductions, by what they accumulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use super::run::{Kind, squeezed};
 use super::vector_norm::kept_shape;
 use super::{ReduceDims, kernel};
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
-use crate::program::{Binary, Kernel};
-use crate::shape::{DType, Extent};
+use crate::ops::prelude::*;
+use crate::program::Binary;
 
 impl Eager {
     /// `count_nonzero`: a sum of `self != 0`.
@@ -23,7 +22,7 @@ impl Eager {
         x: &Tensor,
         over: ReduceDims<'_>,
         dtype: Option<DType>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(if x.dtype.is_float() {
@@ -51,7 +50,7 @@ impl Eager {
         x: &Tensor,
         over: ReduceDims<'_>,
         dtype: Option<DType>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(match self.autocast {
@@ -138,8 +137,7 @@ impl Eager {
                         let sum = eager.empty_like(&of_spread, of_spread.dtype);
                         let kernel = Kernel::Binary(Binary::Add);
                         eager.launch(kernel, &[&of_spread, &of_mean], &[&sum]);
-                        drop(of_spread);
-                        drop(of_mean);
+                        drop((of_spread, of_mean));
                         Some(Tensor::new(sum))
                     }
                     (of_spread, of_mean) => of_spread.or(of_mean),
@@ -174,7 +172,7 @@ impl Eager {
     }
 
     /// `logsumexp`, which autocast makes in float32 of a copy (`logsumexp_out_impl` in `ReduceOps.cpp`).
-    pub(super) fn logsumexp(&mut self, x: &Tensor, over: ReduceDims<'_>) -> Result<Tensor, Stop> {
+    pub(super) fn logsumexp(&mut self, x: &Tensor, over: ReduceDims<'_>) -> Output {
         let x = if x.dtype.is_float() {
             self.high(x)
         } else {
@@ -186,8 +184,7 @@ impl Eager {
         let largest = self.reduced_by(&x, over.dims, x.dtype, by);
         let magnitudes = self.empty_like(&largest, x.dtype);
         let infinite = self.empty_like(&largest, DType::Bool);
-        drop(infinite);
-        drop(magnitudes);
+        drop((infinite, magnitudes));
         let powers = Tensor::new(self.empty_like(&x, x.dtype));
         // Of the operand itself: the exponentials are there for their memory alone.
         let whole = self.empty(kept_shape(&x.shape, over.dims), x.dtype);
@@ -195,9 +192,7 @@ impl Eager {
         self.launch(kernel::logsumexp(over.dims), &[&x], &[&whole]);
         drop(scratch);
         let y = squeezed(&whole, over.dims, over.keep);
-        drop(whole);
-        drop(powers);
-        drop(largest);
+        drop((whole, powers, largest));
         draft.save(self, "result", &y.detached())?;
         let kept: Vec<Extent> = kept_shape(&x.shape, over.dims);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {

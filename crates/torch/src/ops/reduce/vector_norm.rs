@@ -2,8 +2,7 @@
 
 use super::run::Kind;
 use super::{ReduceDims, kernel};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::shape::{DType, Extent};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// The norm over some dimensions; autocast makes it in float32, without a copy of its operand.
@@ -13,7 +12,7 @@ impl Eager {
         over: ReduceDims<'_>,
         (order, is_older): (f64, bool),
         dtype: Option<DType>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         let dtype = dtype.unwrap_or(match self.autocast {
@@ -27,7 +26,7 @@ impl Eager {
         let dims = over.dims.to_vec();
         // A norm of everything has no dimensions, so that its type does not count.
         let is_scalar = !over.named && !over.keep;
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             // `norm` computes in the type of its result.
             let cast = (is_older && saved.get("self").dtype != gradient.dtype)
                 .then(|| eager.copy_as(saved.get("self"), gradient.dtype));
@@ -46,8 +45,7 @@ impl Eager {
             };
             let grad_x = eager.norm_gradient(order, form, &gradient);
             vec![grad_x]
-        });
-        Ok(y)
+        }))
     }
 
     /// `norm` along some dimensions.
@@ -57,7 +55,7 @@ impl Eager {
         dims: &[usize],
         keep: bool,
         order: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let named = true;
         self.vector_norm(x, ReduceDims { dims, keep, named }, (order, true), None)
     }
@@ -69,7 +67,7 @@ impl Eager {
         dims: &[usize],
         keep: bool,
         order: f64,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let named = true;
         self.vector_norm(x, ReduceDims { dims, keep, named }, (order, false), None)
     }
@@ -133,8 +131,7 @@ impl Eager {
             let magnitude = self.empty_like(x, own);
             let sign = (order < 2.0).then(|| self.empty_like(x, own));
             let scaled = self.empty_like(x, own);
-            drop(sign);
-            drop(magnitude);
+            drop((sign, magnitude));
             temporaries.push(scaled);
             let power = self.empty_like(norm, norm.dtype);
             temporaries.push(self.empty_like(norm, norm.dtype));
@@ -145,9 +142,7 @@ impl Eager {
         if order.is_finite() {
             self.launch(kernel::norm_grad(order), &[gradient, x, norm], &[&grad_x]);
         }
-        while let Some(last) = temporaries.pop() {
-            drop(last);
-        }
+        temporaries.drain(..).rev().for_each(drop);
         Some(Tensor::new(grad_x))
     }
 }

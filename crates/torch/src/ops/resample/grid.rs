@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::program::{Form, Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// How planes or volumes are looked up.
 #[derive(Debug, Clone, Copy)]
@@ -202,16 +202,7 @@ impl Lookup {
 /// The coordinates of all places, the last side first, and a one: `make_base_grid_4D` and `5D`.
 pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
     let count = sides.len();
-    let body = format!(
-        "i64 left = i[1]; T own = 1;
-    for (int d = {count} - 1; d >= 0; --d) {{
-        const i64 n = sides[d], at = left % n; left /= n;
-        if ((i64)i[2] != {count} - 1 - d) continue;
-        own = n <= 1 ? (T)0 : (T)-1 + (T)2 * (T)at / (T)(n - 1);
-        if (!aligned) own = own * (T)(n - 1) / (T)n;
-    }}
-    base.set_at(own, i);"
-    );
+    let body = filled!("grid/base.cu", count);
     let form = Form::each(0, body);
     let none: [&'static str; 0] = [];
     let sides = sides

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Interpolation, Mode};
-use crate::program::{Form, Generated, Kernel, Number};
+use crate::ops::prelude::*;
 use crate::shape::Window;
 
 /// What formulas call the scale of each dimension.
@@ -210,37 +210,14 @@ fn of_window(generated: Generated, window: &Window) -> Kernel {
 pub(super) fn columns(window: &Window, rank: usize) -> Kernel {
     let (column, place) = (rank - 2, rank - 1);
     let lead = rank - 2;
-    let body = format!(
-        "const i64 height = x.size({lead} + 1), width = x.size({lead} + 2), area = kernel[0] * kernel[1];
-    const i64 across = (width + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) / stride[1] + 1;
-    I at[{lead} + 3]; for (int d = 0; d < {lead}; ++d) at[d] = i[d];
-    const i64 tap = i[{column}] % area;
-    const i64 row = i[{place}] / across * stride[0] - padding[0] + tap / kernel[1] * dilation[0];
-    const i64 line = i[{place}] % across * stride[1] - padding[1] + tap % kernel[1] * dilation[1];
-    at[{lead}] = (I)(i[{column}] / area); at[{lead} + 1] = (I)row; at[{lead} + 2] = (I)line;
-    if (row >= 0 && row < height && line >= 0 && line < width) y.set_at(x.at(at), i); else y.set_at(0, i);"
-    );
+    let body = filled!("kernel/columns.cu", lead, column, place);
     of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window)
 }
 
 /// `col2im`: of columns `x`, planes `y` of this rank, in which windows that overlap add up.
 pub(super) fn planes(window: &Window, rank: usize) -> Kernel {
     let lead = rank - 3;
-    let body = format!(
-        "const i64 height = y.size({lead} + 1), width = y.size({lead} + 2), area = kernel[0] * kernel[1];
-    const i64 down = (height + 2 * padding[0] - dilation[0] * (kernel[0] - 1) - 1) / stride[0] + 1;
-    const i64 across = (width + 2 * padding[1] - dilation[1] * (kernel[1] - 1) - 1) / stride[1] + 1;
-    I at[{lead} + 2]; for (int d = 0; d < {lead}; ++d) at[d] = i[d];
-    T sum = 0;
-    for (i64 tap = 0; tap < area; ++tap) {{
-        const i64 row = i[{lead} + 1] + padding[0] - tap / kernel[1] * dilation[0];
-        const i64 line = i[{lead} + 2] + padding[1] - tap % kernel[1] * dilation[1];
-        if (row < 0 || line < 0 || row % stride[0] != 0 || line % stride[1] != 0 || row / stride[0] >= down || line / stride[1] >= across) continue;
-        at[{lead}] = (I)(i[{lead}] * area + tap); at[{lead} + 1] = (I)(row / stride[0] * across + line / stride[1]);
-        sum += (T)x.at(at);
-    }}
-    y.set_at(sum, i);"
-    );
+    let body = filled!("kernel/planes.cu", lead);
     of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window)
 }
 

@@ -6,11 +6,8 @@ mod run;
 pub(in crate::ops) mod sampling;
 
 use super::pool::window;
-use super::{Context, Operator, Read, Reader};
-use crate::aten::Arguments;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type, Window};
-use serde::Serialize;
+use crate::ops::prelude::*;
+use crate::shape::Window;
 
 /// What is done to each plane.
 #[derive(Debug, Clone, PartialEq, Serialize)]

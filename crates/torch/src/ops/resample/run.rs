@@ -6,10 +6,9 @@
 use std::rc::Rc;
 
 use super::{Interpolation, kernel};
-use crate::eager::{Eager, OpRecord, Outputs, Tensor, TensorBody};
 use crate::ops::Resample;
-use crate::program::Kernel;
-use crate::shape::{Extent, MemoryFormat, contiguous_strides, numel, strides_like};
+use crate::ops::prelude::*;
+use crate::shape::MemoryFormat;
 
 /// What is particular to an operation.
 #[derive(Debug, Clone, Copy)]
@@ -137,8 +136,7 @@ impl Eager {
         };
         let [forward, backward] = kernels(resample, x.shape.len());
         self.launch(forward, &[&dense], &[&y]);
-        drop(dense);
-        drop(row_major);
+        drop((dense, row_major));
         let whole = x.shape.clone();
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
             let format = if rule.saves_operand || rule.row_major {

@@ -1,11 +1,7 @@
 //! Looking up planes and volumes at places that are computed: `grid_sample` and the grids of affine maps.
 
 use super::grid::{self, Lookup};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::ops::Reader;
-use crate::ops::call::Function;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, Mismatch, Type, numel};
+use crate::ops::prelude::*;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.grid_sampler.default", |args| {
@@ -77,12 +73,7 @@ fn mapped((dtype, maps): &Type, size: &[Extent]) -> Result<Type, Mismatch> {
 impl Eager {
     /// `grid_sample`; autocast runs it in the widest type of its operands. Saves both and makes both gradients,
     /// cuDNN's kernel as well as PyTorch's own. Seen on an H200 (2.11).
-    fn grid_sample(
-        &mut self,
-        lookup: Lookup,
-        [x, grid]: [&Tensor; 2],
-        shape: &[Extent],
-    ) -> Result<Tensor, Stop> {
+    fn grid_sample(&mut self, lookup: Lookup, [x, grid]: [&Tensor; 2], shape: &[Extent]) -> Output {
         let (x, grid) = match self.autocast {
             Some(_)
                 if [x, grid]
@@ -99,7 +90,7 @@ impl Eager {
         let y = self.empty(shape, x.dtype);
         self.launch(lookup.forward(), &[&x, &grid], &[&y]);
         let wants = [x.requires_grad(), grid.requires_grad()];
-        let y = draft.finish_single(self, y, move |eager, gradient, saved| {
+        Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let (x, grid) = (saved.get("input"), saved.get("grid"));
             let grad_x = wants[0].then(|| Tensor::new(eager.empty(&x.shape, x.dtype)));
             let grad_grid = Tensor::new(eager.empty(&grid.shape, grid.dtype));
@@ -110,8 +101,7 @@ impl Eager {
                 eager.launch(lookup.input_backward(), &inputs, &[grad_x]);
             }
             vec![grad_x, Some(grad_grid).filter(|_| wants[1])]
-        });
-        Ok(y)
+        }))
     }
 
     /// `affine_grid`: coordinates of all places and a one beside them, times the maps; made again for the gradient.

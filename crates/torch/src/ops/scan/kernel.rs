@@ -1,6 +1,6 @@
 //! Kernels of running products and extremes.
 
-use crate::program::{Form, Generated, Kernel, Number};
+use crate::ops::prelude::*;
 
 /// A thread for each line along a dimension, which goes along it in order.
 fn lines(

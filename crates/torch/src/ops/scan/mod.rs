@@ -2,13 +2,8 @@
 
 mod kernel;
 
-use super::call::Function;
-use super::{Read, Reader};
-use crate::aten::{Arguments, ValueId};
-use crate::eager::{Eager, OpRecord, Outputs, Stop, Tensor, TensorBody};
 use crate::ops::placing::Combine;
-use crate::program::{Generated, Kernel};
-use crate::shape::DType;
+use crate::ops::prelude::*;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.cumprod.default", |args| {
@@ -52,7 +47,7 @@ fn extreme(args: &Arguments<'_>, name: &'static str) -> Result<Read, String> {
 
 impl Eager {
     /// `cumprod`, which autocast makes in float32, of a copy of its operand.
-    fn cumprod(&mut self, x: &Tensor, dim: usize, dtype: Option<DType>) -> Result<Tensor, Stop> {
+    fn cumprod(&mut self, x: &Tensor, dim: usize, dtype: Option<DType>) -> Output {
         let own = match self.autocast {
             Some(_) if x.dtype.is_half() => DType::Float32,
             _ if x.dtype.is_float() => x.dtype,
@@ -78,8 +73,7 @@ impl Eager {
             let flipped = like(eager);
             let summed = like(eager);
             let _reversed = like(eager);
-            drop(summed);
-            drop(flipped);
+            drop((summed, flipped));
             let grad_x = like(eager);
             let inputs: [&TensorBody; 3] = [gradient, x, result];
             let kernel = kernel::running_product_backward(dim);

@@ -1,8 +1,7 @@
 //! Kernels of what writes to places.
 
-use crate::eager::{Eager, TensorBody};
 use crate::ops::placing::{self, Combine, Places, Written};
-use crate::program::{Generated, Kernel};
+use crate::ops::prelude::*;
 
 fn each(
     name: &'static str,

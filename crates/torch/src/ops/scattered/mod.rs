@@ -5,10 +5,9 @@ pub mod placing;
 mod reduce;
 mod run;
 
-use super::call::{Function, like_first};
-use super::{Operator as _, Read, Reader, View, indexed};
-use crate::aten::{Arguments, ValueId};
-use crate::shape::{DType, Extent, Mismatch, Type, broadcast, numel};
+use super::call::like_first;
+use super::{View, indexed};
+use crate::ops::prelude::*;
 use reduce::Reduced;
 
 /// What becomes of several elements that are written to one place.

@@ -1,10 +1,8 @@
 //! `scatter_reduce`: what its result and `scatter_reduce_backward` (`FunctionsManual.cpp`) take.
 
 use super::{Combination, TRUTH, kernel};
-use crate::eager::{Eager, OpRecord, Saved, Stop, Tensor, TensorBody};
 use crate::ops::placing::{self, Combine};
-use crate::program::{Generated, Kernel};
-use crate::shape::{DType, Extent, strides_like};
+use crate::ops::prelude::*;
 
 /// `scatter_reduce(self, dim, index, src)`, besides its tensors.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +37,7 @@ impl Eager {
         [x, index, source]: [&Tensor; 3],
         reduced: Reduced,
         in_place: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let Reduced {
             dim,
             reduce,
@@ -76,11 +74,10 @@ impl Eager {
             let mean = Generated::map("scatter_reduce", ["x", "count"], MEAN);
             self.launch(mean.into(), &[&y, &count], &[&y]);
             drop(self.unnamed(&y.shape, TRUTH));
-            drop(count);
-            drop(ones);
+            drop((count, ones));
         }
         draft.save(self, "result", &y.detached())?;
-        let y = draft.finish_into(
+        Ok(draft.finish_into(
             self,
             in_place.then_some(x),
             y,
@@ -96,8 +93,7 @@ impl Eager {
                 }
                 vec![Some(of_self), Some(of_source)]
             },
-        );
-        Ok(y)
+        ))
     }
 
     fn unnamed(&mut self, shape: &[Extent], dtype: DType) -> Tensor {
@@ -147,8 +143,7 @@ impl Eager {
                 let own = if reduced.include_self { 1.0 } else { 0.0 };
                 self.launch(Kernel::Fill(own), &[], &[&count]);
                 self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
-                drop(ones);
-                drop(start);
+                drop((ones, start));
                 drop(truth_of_whole(self));
                 let of_self = of_whole(self);
                 let divided = |name| {
@@ -167,9 +162,7 @@ impl Eager {
                 let of_source = of_part(self);
                 let kernel = divided("scatter_reduce");
                 self.launch(kernel.into(), &[&gathered, &counted], &[&of_source]);
-                drop(gathered);
-                drop(counted);
-                drop(count);
+                drop((gathered, counted, count));
                 [of_self, of_source]
             }
             Combination::Largest | Combination::Smallest => {
@@ -276,9 +269,7 @@ impl Eager {
         let count_of_zeros = self.unnamed(part, dtype);
         let gather = || -> Kernel { placing::gather(part.len(), dim).into() };
         self.launch(gather(), &[&sums, index], &[&count_of_zeros]);
-        drop(sums);
-        drop(zeros);
-        drop(numbers);
+        drop((sums, zeros, numbers));
         let is_one = self.unnamed(part, TRUTH);
         let single = self.unnamed(part, TRUTH);
         drop(is_one);

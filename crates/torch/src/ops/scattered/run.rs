@@ -3,14 +3,12 @@
 use std::rc::Rc;
 
 use super::{along, kernel};
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
+use crate::ops::View;
 use crate::ops::data_dependent::Beyond;
 use crate::ops::elementwise::expanded;
 use crate::ops::placing::Combine;
+use crate::ops::prelude::*;
 use crate::ops::view::gradient_view;
-use crate::ops::{Context, Operator, View};
-use crate::program::Kernel;
-use crate::shape::{Extent, strides_like};
 
 impl Eager {
     /// The tensor itself under another name, or a copy of it in its layout.
@@ -44,7 +42,7 @@ impl Eager {
         [x, index, source]: [&Tensor; 3],
         dim: usize,
         in_place: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let wants = [x.requires_grad(), source.requires_grad()];
         let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
@@ -60,7 +58,7 @@ impl Eager {
         };
         self.write_along(&y, dim, index, (Combine::Replace, Ok(&**source)));
         let shape = source.shape.clone();
-        let y = draft.finish_into(
+        Ok(draft.finish_into(
             self,
             in_place.then_some(x),
             y,
@@ -80,8 +78,7 @@ impl Eager {
                 });
                 vec![kept, written]
             },
-        );
-        Ok(y)
+        ))
     }
 
     /// `index_fill` with a number.
@@ -90,12 +87,12 @@ impl Eager {
         [x, index]: [&Tensor; 2],
         (dim, value): (usize, f64),
         in_place: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         let y = self.target(x, in_place);
         self.write_along(&y, dim, index, (Combine::Replace, Err(value)));
-        let y = draft.finish_into(
+        Ok(draft.finish_into(
             self,
             in_place.then_some(x),
             y,
@@ -105,12 +102,11 @@ impl Eager {
                 eager.write_along(&kept, dim, saved.get("index"), cleared);
                 vec![Some(kept)]
             },
-        );
-        Ok(y)
+        ))
     }
 
     /// `take`.
-    pub(super) fn take(&mut self, x: &Tensor, index: &Tensor) -> Result<Tensor, Stop> {
+    pub(super) fn take(&mut self, x: &Tensor, index: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "index", index)?;
         draft.save(self, "self", x)?;
@@ -128,12 +124,7 @@ impl Eager {
     }
 
     /// `take_along_dim`, which is `gather` of operands that are expanded or flattened.
-    pub(super) fn take_along(
-        &mut self,
-        x: &Tensor,
-        index: &Tensor,
-        dim: Option<usize>,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn take_along(&mut self, x: &Tensor, index: &Tensor, dim: Option<usize>) -> Output {
         let Some(dim) = dim else {
             let flat = self.reshape(x, &[x.numel()]);
             let places = self.reshape(index, &[index.numel()]);
@@ -150,7 +141,7 @@ impl Eager {
         [x, index, source]: [&Tensor; 3],
         accumulate: bool,
         in_place: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let wants = [x.requires_grad(), source.requires_grad()];
         let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
@@ -163,7 +154,7 @@ impl Eager {
         };
         self.put_flat(&y, index, (combine, Ok(&**source)));
         let like = (source.shape.clone(), source.dtype);
-        let y = draft.finish_into(
+        Ok(draft.finish_into(
             self,
             in_place.then_some(x),
             y,
@@ -185,8 +176,7 @@ impl Eager {
                 });
                 vec![kept, written]
             },
-        );
-        Ok(y)
+        ))
     }
 
     /// `masked_scatter`: as many elements of the source as the mask has true ones, which is taken to be all.
@@ -194,9 +184,9 @@ impl Eager {
         &mut self,
         [x, mask, source]: [&Tensor; 3],
         in_place: bool,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let wants = [x.requires_grad(), source.requires_grad()];
-        let shape = crate::shape::broadcast(&x.shape, &mask.shape).expect("checked when built");
+        let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
         let seen = if in_place {
             Tensor::clone(x)
         } else {
@@ -217,7 +207,7 @@ impl Eager {
         drop(written);
         let of_source = source.shape.clone();
         let rows = source.numel();
-        let y = draft.finish_into(
+        Ok(draft.finish_into(
             self,
             in_place.then_some(x),
             y,
@@ -237,8 +227,7 @@ impl Eager {
                 });
                 vec![kept, written]
             },
-        );
-        Ok(y)
+        ))
     }
 
     /// `select_scatter` and its like: a copy of all that the first operand's memory holds, and the gradient
@@ -305,6 +294,6 @@ impl Eager {
 
 /// The first elements of a flat tensor under another shape.
 fn expanded_flat(flat: &Tensor, shape: &[Extent]) -> TensorBody {
-    let seen = flat.alias(shape.to_vec(), crate::shape::contiguous_strides(shape));
+    let seen = flat.alias(shape.to_vec(), contiguous_strides(shape));
     expanded(&seen, shape)
 }

@@ -13,12 +13,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use serde::Serialize;
-
-use super::{Context, Operator};
-use crate::aten::Constant;
-use crate::eager::{Eager, Outputs, Tensor};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 pub(super) use read::{ATEN, read_as};
 use text::{Command, Lengths, Source};

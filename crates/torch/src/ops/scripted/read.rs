@@ -2,9 +2,7 @@
 
 use super::table::TABLES;
 use super::{Row, Scripted};
-use crate::aten::Arguments;
-use crate::ops::Read;
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// Lengths by letters, and words that hold.
 pub(super) type Found = (Vec<(char, Vec<Extent>)>, Vec<&'static str>);
@@ -151,7 +149,7 @@ pub(super) fn solved(args: &Arguments<'_>) -> Result<Found, String> {
         .len()
         .checked_sub(own)
         .ok_or("it has no right-hand side")?;
-    let batch = crate::shape::broadcast(&system[..lead], &right[..at])?;
+    let batch = broadcast(&system[..lead], &right[..at])?;
     let solution = [&batch[..], &right[at..]].concat();
     Ok((vec![('Y', solution), ('Z', batch)], Vec::new()))
 }

@@ -4,9 +4,8 @@ use std::rc::Rc;
 
 use super::text::{Command, Condition, Instruction, Lengths, Size, Source, strides};
 use super::{Casts, Scripted};
-use crate::eager::{Eager, OpRecord, Outputs, Storage, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::{DType, numel};
+use crate::eager::Storage;
+use crate::ops::prelude::*;
 
 /// Samples in a block, at most: `kMaxParallelImgs` of torchvision.
 const LARGEST_BLOCK: u64 = 32;
@@ -74,7 +73,7 @@ impl Eager {
         let line = Command::of(row.forward).expect("a test reads every line");
         let mut run = Run {
             lengths: &lengths,
-            name: op.name_of_launch(),
+            name: op.name(),
             dtype: operands[0].dtype,
             wanted: &wanted,
             given: &[],
@@ -117,7 +116,7 @@ impl Eager {
                 tensors.push(Some(Tensor::new(body)));
             }
         }
-        let (name, holds) = (op.name_of_launch(), op.holds.clone());
+        let (name, holds) = (op.name(), op.holds.clone());
         let line = op
             .row
             .backward
@@ -149,9 +148,7 @@ impl Eager {
                 gradients: vec![None; wanted.len()],
             };
             run.carry_out(eager, &line, Some(first));
-            while let Some(last) = run.held.pop() {
-                drop(last);
-            }
+            run.held.drain(..).rev().for_each(drop);
             run.gradients
         });
         for (place, tensor) in places.into_iter().zip(with_history) {
@@ -273,13 +270,5 @@ impl Run<'_> {
             .expect("checked when the graph was built");
         let strides = strides(&shape, size.is_column_major);
         eager.empty_strided(&shape, strides, size.dtype.unwrap_or(self.dtype))
-    }
-}
-
-impl Scripted {
-    /// What its launches are called.
-    fn name_of_launch(&self) -> &'static str {
-        let name = self.target.strip_prefix("aten.").unwrap_or(self.target);
-        name.split_once('.').map_or(name, |(name, _)| name)
     }
 }

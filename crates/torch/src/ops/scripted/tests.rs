@@ -5,7 +5,7 @@ use super::text::{Command, Instruction, Lengths, Size};
 use super::*;
 use crate::ops::Op;
 use crate::ops::calls::{Argument, Call, Done, argument};
-use crate::shape::{DType, numel};
+use crate::ops::prelude::*;
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
 pub(super) const ROWS: &[Row] = &[Row::new(

@@ -15,7 +15,7 @@
 //! many bytes), that of the first operand without; `~` says that the last dimension but one is the one without gaps;
 //! `#512` is that many bytes; `^` before letters: of the first only as many as the largest divisor of it up to 32.
 
-use crate::shape::{DType, Extent, broadcast, contiguous_strides, numel};
+use crate::ops::prelude::*;
 
 /// How many of something there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,7 @@
 
 mod run;
 
-use super::call::Function;
-use super::{Read, Reader};
-use crate::aten::Arguments;
+use crate::ops::prelude::*;
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.softmax.int", |args| softmax(args, "softmax")),

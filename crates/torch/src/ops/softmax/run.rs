@@ -1,8 +1,6 @@
 //! `softmax` and `log_softmax`.
 
-use crate::eager::{Eager, OpRecord, Stop, Tensor, TensorBody};
-use crate::program::Kernel;
-use crate::shape::{DType, strides_like};
+use crate::ops::prelude::*;
 
 impl Eager {
     /// `softmax(x, dim, dtype)`, or its logarithm. Autocast asks for float32 where no type is written; the
@@ -12,7 +10,7 @@ impl Eager {
         x: &Tensor,
         (dim, log): (usize, bool),
         dtype: Option<DType>,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let wanted = dtype.or(self.autocast.map(|_| DType::Float32));
         let wanted = wanted.filter(|_| x.dtype.is_float()).unwrap_or(x.dtype);
         // A kernel of its own reads float16 and writes float32.

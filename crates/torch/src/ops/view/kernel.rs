@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::program::{Form, Generated, Kernel, Number};
-use crate::shape::Extent;
+use crate::ops::prelude::*;
 
 /// `unfold_backward`: the windows of `size`, `step` apart, that an element is in, along a dimension.
 pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Kernel {

@@ -1,10 +1,6 @@
 //! `meshgrid`: each vector seen along a dimension of its own.
 
-use crate::aten::Arguments;
-use crate::eager::{Eager, Tensor};
-use crate::ops::call::Function;
-use crate::ops::{Read, Reader};
-use crate::shape::{Extent, Mismatch, Type};
+use crate::ops::prelude::*;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.meshgrid.default", |args| meshgrid(args, false)),

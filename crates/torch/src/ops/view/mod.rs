@@ -9,12 +9,8 @@ pub(super) use read::{
     ATEN, diagonal as read_diagonal, select as read_select, slice as read_slice,
 };
 
-use serde::Serialize;
-
-use super::{Context, Operator};
-use crate::eager::{Eager, Outputs, Tensor, viewed};
 use crate::limits::{grow, weight_of_rank};
-use crate::shape::{Extent, Mismatch, Type, broadcast, numel};
+use crate::ops::prelude::*;
 
 pub use run::gradient_view;
 

@@ -1,9 +1,8 @@
 //! Reading views.
 
 use super::View;
-use crate::aten::{Arguments, Length};
-use crate::ops::{Read, Reader};
-use crate::shape::{Extent, numel};
+use crate::aten::Length;
+use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
@@ -437,7 +436,6 @@ pub(in crate::ops) fn diagonal(args: &Arguments<'_>, from: &[Extent]) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
 
     use crate::aten::Scope;
     use crate::aten::schema::NamedArg;
@@ -456,13 +454,7 @@ mod tests {
         let inputs: Vec<String> = inputs.split(' ').map(arg).collect();
         let inputs = format!("[{}]", inputs.join(","));
         let inputs: Vec<NamedArg<'_>> = serde_json::from_str(&inputs).unwrap();
-        let scope = Scope {
-            tensors: HashMap::new(),
-            sizes: HashMap::new(),
-            pending: HashMap::new(),
-            numbers: HashMap::new(),
-            types: HashMap::new(),
-        };
+        let scope = Scope::default();
         let from = vec![Extent::fixed(length)];
         let types = |_| unreachable!("no argument is a tensor");
         let args = Arguments {

@@ -3,12 +3,11 @@
 use std::rc::Rc;
 
 use super::{diagonal, kernel, sliced};
-use crate::eager::{Eager, OpRecord, Tensor, TensorBody};
 use crate::ops::elementwise::expanded;
 use crate::ops::join::{element, part};
 use crate::ops::placing::Combine;
-use crate::program::Kernel;
-use crate::shape::{DType, Extent, Sizes, contiguous_strides, numel, view_strides};
+use crate::ops::prelude::*;
+use crate::shape::view_strides;
 
 /// A gradient seen as another shape; it keeps the gradient it is a view of, which is no view itself.
 pub fn gradient_view(gradient: &Tensor, view: TensorBody) -> Tensor {
@@ -88,21 +87,11 @@ impl Eager {
         dim: usize,
         (start, end, step): (Extent, Extent, u64),
     ) -> Tensor {
-        let draft = OpRecord::new(self, &[Some(x)]);
         let length = sliced(start, end, step).expect("checked when the graph was built");
-        let taken = move |tensor: &TensorBody| {
+        self.part_of(x, move |tensor| {
             let mut view = part(tensor, dim, start, length);
             view.strides[dim] = view.strides[dim] * Extent::fixed(step);
             view
-        };
-        let y = taken(x);
-        let whole = x.shape.clone();
-        draft.finish_one(self, y, move |eager, gradient, _| {
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
-            let inside = taken(&grad_x);
-            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-            Rc::new(grad_x)
         })
     }
 
@@ -165,16 +154,7 @@ impl Eager {
 
     /// `diagonal`: the gradient is full size, zero outside of it.
     pub fn diagonal(&mut self, x: &Tensor, offset: i64, dims: [usize; 2]) -> Tensor {
-        let draft = OpRecord::new(self, &[Some(x)]);
-        let whole = x.shape.clone();
-        let y = on_diagonal(x, offset, dims);
-        draft.finish_one(self, y, move |eager, gradient, _| {
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
-            let inside = on_diagonal(&grad_x, offset, dims);
-            eager.launch(Kernel::Copy, &[gradient], &[&inside]);
-            Rc::new(grad_x)
-        })
+        self.part_of(x, move |tensor| on_diagonal(tensor, offset, dims))
     }
 
     /// `diag_embed`: zeros with the operand on the diagonals; the gradient is a view of those.
@@ -196,13 +176,22 @@ impl Eager {
 
     /// `select(dim, index)`: the gradient is full size, zero outside the slice.
     pub fn select(&mut self, x: &Tensor, dim: usize, index: Extent) -> Tensor {
+        self.part_of(x, move |tensor| element(tensor, dim, index))
+    }
+
+    /// A view of some elements: the gradient is full size, zero outside of them.
+    fn part_of(
+        &mut self,
+        x: &Tensor,
+        taken: impl Fn(&TensorBody) -> TensorBody + 'static,
+    ) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
+        let y = taken(x);
         let whole = x.shape.clone();
-        let y = element(x, dim, index);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
-            let inside = element(&grad_x, dim, index);
+            let inside = taken(&grad_x);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             Rc::new(grad_x)
         })

@@ -70,8 +70,8 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
     };
     config.quotient([("n_routed_experts", experts), ("n_group", groups.count)])?;
     if groups.chosen > groups.count {
-        return Err(RequestError::at(
-            config.at("topk_group"),
+        return Err(config.wrong(
+            "topk_group",
             format!(
                 "topk_group is {}, but n_group is {}",
                 groups.chosen, groups.count

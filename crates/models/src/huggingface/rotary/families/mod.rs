@@ -107,8 +107,8 @@ pub(super) fn read(task: &Task<'_>) -> Result<Decoder, RequestError> {
         ));
     }
     match decoder.padding {
-        Some(padding) if padding >= decoder.vocabulary => Err(RequestError::at(
-            config.at("pad_token_id"),
+        Some(padding) if padding >= decoder.vocabulary => Err(config.wrong(
+            "pad_token_id",
             format!(
                 "pad_token_id is {padding}, but vocab_size is {}",
                 decoder.vocabulary
@@ -247,8 +247,8 @@ fn windows(
             .collect::<Result<_, _>>()?,
     };
     if window.is_none() && (always || layers.contains(&true)) {
-        return Err(RequestError::at(
-            config.at("sliding_window"),
+        return Err(config.wrong(
+            "sliding_window",
             "there are layers of sliding attention, but no sliding_window",
         ));
     }
@@ -299,8 +299,8 @@ fn smollm3(config: &Config<'_>) -> Result<Decoder, RequestError> {
             flags.iter().map(|flag| *flag == 0).collect()
         }
         Some(flags) => {
-            return Err(RequestError::at(
-                config.at("no_rope_layers"),
+            return Err(config.wrong(
+                "no_rope_layers",
                 format!(
                     "there are {} no_rope_layers for {} layers",
                     flags.len(),

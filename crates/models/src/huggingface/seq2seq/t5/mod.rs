@@ -35,8 +35,8 @@ impl T5 {
         let layers = config.layers(config.spelled("num_layers", "num_hidden_layers"), 6)?;
         let buckets = config.size("relative_attention_num_buckets", 32)?;
         if buckets < 4 {
-            return Err(RequestError::at(
-                config.at("relative_attention_num_buckets"),
+            return Err(config.wrong(
+                "relative_attention_num_buckets",
                 format!(
                     "at least 4 buckets are needed for distances in both directions, not {buckets}"
                 ),
@@ -69,9 +69,7 @@ fn feed_forward(config: &Config<'_>) -> Result<(String, bool), RequestError> {
         ["gated", "gelu"] => Ok(("gelu_new".to_owned(), true)),
         ["gated", activation] => Ok((activation.to_owned(), true)),
         [activation] => Ok((activation.to_owned(), false)),
-        _ => Err(RequestError::at(
-            config.at("feed_forward_proj"),
-            "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
+        _ => Err(config.wrong("feed_forward_proj", "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
         )),
     }
 }

@@ -1,7 +1,7 @@
 //! Layers whose tokens attend to those in the same window.
 
 use super::{CODE, Sizes, Swin};
-use crate::huggingface::attention::sdpa;
+use crate::huggingface::attention::{joined, sdpa};
 use crate::huggingface::prelude::*;
 use crate::huggingface::vision::DropPath;
 use crate::huggingface::vision::mlp::new_mlp;
@@ -78,10 +78,7 @@ fn new_attention(
                 scale: Some((head_dim as f64).powf(-0.5)),
                 ..Settings::default()
             };
-            let mut output = sdpa(&query, &key, &value, settings);
-            output = (&output)
-                .reshape(&[windows.into(), tokens.into(), Size::REST])
-                .contiguous();
+            let mut output = joined(sdpa(&query, &key, &value, settings));
             output = o_proj.forward(&output);
             output.and_drop((mask, query, key, value, bias, combined_mask))
         })

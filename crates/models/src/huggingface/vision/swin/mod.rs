@@ -54,8 +54,8 @@ impl Swin {
         let depths = config.depths("depths", &[2, 2, 6, 2])?;
         let heads = config.sizes("num_heads", &[3, 6, 12, 24])?;
         if depths.len() > MOST_STAGES {
-            return Err(RequestError::at(
-                config.at("depths"),
+            return Err(config.wrong(
+                "depths",
                 format!(
                     "at most {MOST_STAGES} stages are read, not {}",
                     depths.len()
@@ -63,8 +63,8 @@ impl Swin {
             ));
         }
         if heads.len() < depths.len() {
-            return Err(RequestError::at(
-                config.at("num_heads"),
+            return Err(config.wrong(
+                "num_heads",
                 format!(
                     "num_heads has {} numbers, fewer than depths, {}",
                     heads.len(),

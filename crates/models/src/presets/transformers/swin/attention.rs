@@ -1,12 +1,9 @@
 //! `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`.
 
 use super::{HEAD, Version, pad};
-use crate::presets::layers::{Module, Sequential, relu};
+use crate::presets::prelude::*;
 use crate::shape::{DType, Extent};
-use crate::tracing::{
-    Argument, Linear, ModulePath, Pointwise as _, Reductions as _, Scalar, Size, Tensor,
-    Tensors as _, Tracer, Views as _, functional,
-};
+use crate::tracing::{Scalar, Tensors as _, functional};
 
 /// `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`.
 pub(super) struct ShiftedWindowAttention {
@@ -222,7 +219,6 @@ impl ShiftedWindowAttention {
             attn = (&attn).mul(&logit_scale);
             scale = Some(logit_scale);
         } else {
-            #[expect(clippy::cast_precision_loss, reason = "a head has few channels")]
             let root = (head as f64).powf(-0.5);
             q = (&q).mul_number(root);
             attn = (&q).matmul((&k).transpose(-2, -1));

@@ -2,14 +2,9 @@
 
 mod attention;
 
-use crate::graph::{Graph, GraphError};
-use crate::presets::blocks::{StochasticDepth, mlp};
-use crate::presets::entry::{AT_224, Entry, Sizes, classifier, entry, image};
-use crate::presets::layers::{Module, Sequential, adaptive_pool, chain, flatten, permute};
-use crate::tracing::{
-    Argument, Conv, FnModule, LayerNorm, Linear, ModulePath, Pointwise as _, Tensor, Tensors,
-    Tracer,
-};
+use crate::presets::layers::{flatten, permute};
+use crate::presets::prelude::*;
+use crate::tracing::Tensors;
 use attention::ShiftedWindowAttention;
 
 /// torchvision's Swin transformers.

@@ -4,8 +4,7 @@
 
 use super::super::row::Formula;
 use super::super::{Elementwise, Operand};
-use crate::aten::Constant;
-use crate::shape::DType;
+use crate::ops::prelude::*;
 
 type Text = Option<&'static str>;
 

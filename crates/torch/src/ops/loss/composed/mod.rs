@@ -3,9 +3,7 @@
 mod run;
 
 use super::{Summary, summary};
-use crate::ops::Reader;
-use crate::ops::call::Function;
-use crate::shape::{DType, Mismatch, Type, broadcast};
+use crate::ops::prelude::*;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.kl_div.default", |args| {

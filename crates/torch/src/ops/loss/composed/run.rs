@@ -1,17 +1,15 @@
 //! The statements of composed losses. Temporaries of a statement go at its end, the last first; locals at the end of
 //! the function. The right operand of an operator is made before the left one.
 
-use crate::aten::Constant;
-use crate::eager::{Eager, Outputs, Stop, Tensor};
+use crate::ops::prelude::*;
 use crate::ops::{Elementwise, Reduction, Summary};
-use crate::program::{Kernel, Placement};
 
 impl Eager {
     /// A composed loss, of operands that autocast makes float32.
     pub(super) fn composed_loss(
         &mut self,
         operands: &[Tensor],
-        statements: impl FnOnce(&mut Eager, &[Tensor]) -> Result<Tensor, Stop>,
+        statements: impl FnOnce(&mut Eager, &[Tensor]) -> Output,
     ) -> Outputs {
         // `poisson_nll_loss` is composed under autocast where the others are composed of what it made.
         let operands = self.all_high(operands);
@@ -20,12 +18,7 @@ impl Eager {
     }
 
     /// `kl_div(input, target)`.
-    pub(super) fn kl_div(
-        &mut self,
-        x: &[Tensor],
-        log_target: bool,
-        summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn kl_div(&mut self, x: &[Tensor], log_target: bool, summary: Summary) -> Output {
         let (input, target) = (&x[0], &x[1]);
         let output = if log_target {
             // `at::exp(target) * (target - input)`
@@ -48,7 +41,7 @@ impl Eager {
         (log_input, full): (bool, bool),
         eps: f64,
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let (input, target) = (&x[0], &x[1]);
         let mut loss = if log_input {
             let product = self.mul(target, input)?;
@@ -78,7 +71,7 @@ impl Eager {
         x: &[Tensor],
         margin: f64,
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let (input, target) = (&x[0], &x[1]);
         let zeros = Tensor::new(self.empty_like(input, input.dtype));
         self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
@@ -97,12 +90,7 @@ impl Eager {
     }
 
     /// `margin_ranking_loss(input1, input2, target)`.
-    pub(super) fn margin_ranking(
-        &mut self,
-        x: &[Tensor],
-        margin: f64,
-        summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    pub(super) fn margin_ranking(&mut self, x: &[Tensor], margin: f64, summary: Summary) -> Output {
         let output = {
             let shifted = {
                 let difference = self.apply("aten.sub.Tensor", &[&x[0], &x[1]])?;
@@ -122,7 +110,7 @@ impl Eager {
         margin: f64,
         (norm, swap): ((f64, f64), bool),
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let (anchor, positive, negative) = (&x[0], &x[1], &x[2]);
         let near = self.pairwise_distance(anchor, positive, norm, false)?;
         let mut far = self.pairwise_distance(anchor, negative, norm, false)?;
@@ -142,7 +130,7 @@ impl Eager {
     }
 
     /// `target * at::log(target) - target + 0.5 * at::log(2 * pi * target)`.
-    fn stirling(&mut self, target: &Tensor) -> Result<Tensor, Stop> {
+    fn stirling(&mut self, target: &Tensor) -> Output {
         let scaled = self.mul_scalar(target, 2.0 * std::f64::consts::PI);
         let wide = self.apply("aten.log.default", &[&scaled])?;
         let half = self.mul_scalar(&wide, 0.5);
@@ -158,7 +146,7 @@ impl Eager {
         x: &[Tensor],
         margin: f64,
         summary: Summary,
-    ) -> Result<Tensor, Stop> {
+    ) -> Output {
         let (a, b, target) = (&x[0], &x[1], &x[2]);
         let last = [a.shape.len().saturating_sub(1)];
         let dot = |eager: &mut Eager, a: &Tensor, b: &Tensor| {

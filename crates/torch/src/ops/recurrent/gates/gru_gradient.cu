@@ -1,0 +1,13 @@
+const I n = i[0], h = i[1], H = (I)grad.size(1);
+    const T reset = (T)workspace(n, h), update = (T)workspace(n, H + h), candidate = (T)workspace(n, H * 2 + h), before = (T)workspace(n, H * 3 + h), old = (T)workspace(n, H * 4 + h);
+    const T g = (T)grad(n, h);
+    const T of_update = g * (before - candidate) * ((T)1 - update) * update;
+    const T of_candidate = g * ((T)1 - update) * ((T)1 - candidate * candidate);
+    const T of_reset = of_candidate * old * ((T)1 - reset) * reset;
+    grad_state.set(g * update, n, h);
+    grad_input.set(of_reset, n, h);
+    grad_input.set(of_update, n, H + h);
+    grad_input.set(of_candidate, n, H * 2 + h);
+    grad_recurrent.set(of_reset, n, h);
+    grad_recurrent.set(of_update, n, H + h);
+    grad_recurrent.set(of_candidate * reset, n, H * 2 + h);
