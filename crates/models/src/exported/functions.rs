@@ -248,7 +248,7 @@ impl<'a> Walk<'a> {
             return Ok(Err("its forward pass computes nothing".into()));
         };
         let (path, class) = self.builder.module_name(module);
-        let mut inside = Builder::new(class);
+        let mut inside = self.builder.inner(class);
         let inside_module = inside.module(path, class, Builder::ROOT);
         let call = Call {
             id: inside_module,
@@ -293,6 +293,7 @@ impl<'a> Walk<'a> {
                 differentiable: text.differentiable[index],
             });
         }
+        inside.room_for(0).map_err(refused(at))?;
         let arguments = text.inputs.iter().map(|name| value(name));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
         let Some(any) = outputs.iter().find_map(|output| output.gradient) else {
@@ -395,6 +396,7 @@ impl<'a> Walk<'a> {
         self.inside_function = None;
         scope.sizes = inner.sizes;
         let builder = std::mem::replace(&mut self.builder, outside.0);
+        self.builder.keep(&builder);
         let flat = std::mem::replace(&mut self.flat, outside.1);
         let unknown = std::mem::replace(&mut self.unknown, outside.2);
         self.functions = outside.3;

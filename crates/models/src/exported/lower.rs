@@ -328,6 +328,7 @@ impl<'a> Walk<'a> {
         };
         self.size_arguments(target, node, scope)?;
         let rows = self.known_rows(node, scope);
+        let names = output_names(node)?;
         let builder = &self.builder;
         let types = |id: ValueId| {
             let value = builder.value(id);
@@ -340,6 +341,7 @@ impl<'a> Walk<'a> {
             scope,
             rows,
             chosen_percent: self.chosen_percent,
+            most_results: names.len() as u64,
         };
         if target == ops::BROADCAST_TENSORS {
             let operands = arguments.tensors("tensors")?;
@@ -368,7 +370,6 @@ impl<'a> Walk<'a> {
         if let Some(what) = op.estimate() {
             self.estimated.entry(what).or_default().insert(op.name());
         }
-        let names = output_names(node)?;
         let outputs = self
             .builder
             .apply_many(call.id, &names, op, &operands)

@@ -12,7 +12,7 @@ use super::adapters::{ADAPTED_MODEL, Trained};
 use super::argument::{ArgText, Argument};
 use super::module_path::ModulePath;
 use crate::aten::schema::NamedArg;
-use crate::aten::{Arguments, Scope};
+use crate::aten::{Arguments, MOST_PARTS, Scope};
 use crate::exported::{fill_inputs, prediction};
 use crate::graph::{
     Builder, Content, FunctionCall, Graph, GraphError, ModuleId, ParameterKind, Releases, ValueId,
@@ -431,6 +431,7 @@ impl State {
             scope: &scope,
             rows: None,
             chosen_percent: None,
+            most_results: MOST_PARTS,
         });
         let problem = |problem: String| GraphError {
             op: target,

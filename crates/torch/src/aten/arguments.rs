@@ -10,6 +10,9 @@ use crate::shape::{DType, Extent, Number, Type};
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
 
+/// Most results of an operator that names none of them.
+pub const MOST_PARTS: u64 = 1 << 16;
+
 /// The arguments of one node. Every problem is a clause that names the argument.
 pub struct Arguments<'a> {
     /// The operator, such as `aten.conv2d.default`.
@@ -24,6 +27,8 @@ pub struct Arguments<'a> {
     pub rows: Option<Extent>,
     /// How many percent of what values may choose they are taken to choose.
     pub chosen_percent: Option<u64>,
+    /// Most results that it may have: as many as are named, where they are.
+    pub most_results: u64,
 }
 
 impl<'a> Arguments<'a> {

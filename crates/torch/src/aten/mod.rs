@@ -10,7 +10,7 @@ mod scope;
 
 use serde::Serialize;
 
-pub use arguments::{Arguments, Length, chosen_of, dtype};
+pub use arguments::{Arguments, Length, MOST_PARTS, chosen_of, dtype};
 pub use constant::Constant;
 pub use scope::Scope;
 

@@ -125,14 +125,10 @@ fn labels(term: &str, covered: usize, equation: &str) -> Result<Vec<char>, Strin
 
 /// The result of an equation without one: the ellipsis, then what is named once, in the order of the alphabet.
 fn implied(operands: &[Vec<char>], covered: usize) -> Vec<char> {
-    let all = operands.concat();
-    let mut once: Vec<char> = all
-        .iter()
-        .copied()
-        .filter(char::is_ascii_alphabetic)
-        .collect();
-    once.retain(|c| all.iter().filter(|other| *other == c).count() == 1);
-    once.sort_unstable();
+    let mut all = operands.concat();
+    all.sort_unstable();
+    let once = all.chunk_by(char::eq).filter(|same| same.len() == 1);
+    let once = once.flatten().copied().filter(char::is_ascii_alphabetic);
     ('0'..='9')
         .skip(MOST_OF_ELLIPSIS - covered)
         .chain(once)

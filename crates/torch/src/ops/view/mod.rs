@@ -119,7 +119,9 @@ impl Operator for View {
         let parts = match self {
             View::Split { lengths, .. } => lengths.len(),
             View::Slices { bounds, .. } => bounds.len(),
-            View::Unbind { dim } => x[*dim].as_fixed().map_or(0, |parts| parts as usize),
+            View::Unbind { dim } => {
+                usize::try_from(x[*dim].as_fixed().unwrap_or(0)).unwrap_or(usize::MAX)
+            }
             _ => 1,
         };
         grow(parts.saturating_mul(weight_of_rank(x.len())))?;

@@ -72,9 +72,6 @@ fn read_part(args: &Arguments<'_>) -> Result<Read, String> {
 /// A batch that is larger than what is added to lengths which depend on it.
 const MANY: u64 = 1 << 20;
 
-/// Most parts that a tensor may be taken apart into.
-const MOST_PARTS: u64 = 1 << 16;
-
 /// The same elements under another shape.
 fn view(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
     let rank = from.len();
@@ -186,7 +183,9 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
                         .checked_div(size.at(MANY))
                 }),
         };
-        let whole = whole.filter(|n| *n <= MOST_PARTS).ok_or_else(problem)?;
+        let whole = whole
+            .filter(|n| *n <= args.most_results)
+            .ok_or_else(problem)?;
         let rest = from[dim].checked_sub(size * Extent::fixed(whole));
         let rest = rest.ok_or_else(problem)?;
         let lengths = (0..whole).map(|_| size);
@@ -212,13 +211,11 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
                 step,
             }
         }
-        "aten.tensor_split.sections" => sections(args.count("sections", None)?, from, dim()?)?,
+        "aten.tensor_split.sections" => sections(args, "sections", from, dim()?)?,
         "aten.tensor_split.indices" => cut_at(args, from, dim()?)?,
-        "aten.hsplit.int" | "aten.vsplit.int" | "aten.dsplit.int" => sections(
-            args.count("sections", None)?,
-            from,
-            stacked_dim(target, from.len())?,
-        )?,
+        "aten.hsplit.int" | "aten.vsplit.int" | "aten.dsplit.int" => {
+            sections(args, "sections", from, stacked_dim(target, from.len())?)?
+        }
         "aten.hsplit.array" | "aten.vsplit.array" | "aten.dsplit.array" => {
             cut_at(args, from, stacked_dim(target, from.len())?)?
         }
@@ -258,7 +255,7 @@ fn part(args: &Arguments<'_>, from: &[Extent]) -> Result<View, String> {
             let dim = dim()?;
             if from[dim]
                 .as_fixed()
-                .is_none_or(|length| length > MOST_PARTS)
+                .is_none_or(|length| length > args.most_results)
             {
                 return Err(format!("cannot unbind dimension {dim} of {from:?}"));
             }
@@ -299,9 +296,10 @@ fn stacked_dim(target: &str, rank: usize) -> Result<usize, String> {
 
 /// `tensor_split(sections)`: the first ones are longer by one where the length does not divide. Its parts are
 /// slices, and so have gradients of their own.
-fn sections(count: u64, from: &[Extent], dim: usize) -> Result<View, String> {
+fn sections(args: &Arguments<'_>, name: &str, from: &[Extent], dim: usize) -> Result<View, String> {
+    let count = args.count(name, None)?;
     let problem = || format!("it cuts {from:?} into {count} parts");
-    if count == 0 || count > MOST_PARTS {
+    if count == 0 || count > args.most_results {
         return Err(problem());
     }
     let end = |index: u64| {
