@@ -10,8 +10,9 @@ use crate::report;
 
 pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
     let style = style::stdout(false);
-    if let Some(name) = &arguments.name {
-        let on = parse(name).map_err(|invalid| CliError::named(&"CARD", invalid))?;
+    if !arguments.name.is_empty() {
+        let on = parse(&arguments.name.join(" "))
+            .map_err(|invalid| CliError::named(&"CARD", invalid))?;
         let card = jobs::card(on.card);
         let as_text = || report::card(&card, on.note.as_deref(), &style);
         output::list(arguments.json, &[&card], as_text)?;

@@ -41,6 +41,8 @@ pub(super) enum CliError {
         /// What is wrong.
         invalid: RequestError,
     },
+    /// Several flags or files are wrong.
+    Several(Vec<CliError>),
     /// A recording is damaged, or contradicts itself.
     Recording {
         /// The file.
@@ -82,6 +84,14 @@ impl CliError {
         CliError::named(&flag, RequestError::at("", problem))
     }
 
+    /// All that is wrong, of which there is something.
+    pub(super) fn all(mut all: Vec<CliError>) -> CliError {
+        match all.len() {
+            1 => all.swap_remove(0),
+            _ => CliError::Several(all),
+        }
+    }
+
     /// What went wrong with reading this file.
     pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
         move |source| CliError::Unreadable {
@@ -112,6 +122,7 @@ impl CliError {
             | CliError::Unwritable { .. }
             | CliError::Invalid(_)
             | CliError::Named { .. }
+            | CliError::Several(_)
             | CliError::Recording { .. }
             | CliError::Allocator(_)
             | CliError::Fraction(_)
@@ -154,6 +165,14 @@ impl CliError {
                     pointer: Some(pointer),
                     ..Problem::from(invalid)
                 }
+            }
+            CliError::Several(all) => {
+                let all = all.into_iter().map(CliError::into_problem);
+                let together = |first: Problem, next: Problem| Problem {
+                    detail: format!("{}\n{}", first.detail, next.detail),
+                    ..first
+                };
+                all.reduce(together).expect("there are several")
             }
             CliError::Recording { path, source } => Problem::new(
                 Code::RecordingInvalid,

@@ -195,7 +195,10 @@ pub fn run(before_serving: fn()) -> ExitCode {
 fn exit(trouble: CliError, json: bool) -> ExitCode {
     let code = trouble.exit_code();
     if !matches!(trouble, CliError::ReaderGone) {
-        terminal::output::problem(&trouble.into_problem(), json);
+        let mut problem = trouble.into_problem();
+        let typed: Vec<_> = std::env::args_os().collect();
+        problem.detail = arguments::with_card(&problem.detail, &typed);
+        terminal::output::problem(&problem, json);
     }
     code
 }

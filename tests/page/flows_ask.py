@@ -50,6 +50,10 @@ class Asking(Page):
         best = self.ask({"model": "gpt2", "device": "sim:rtx4090"})["result"]["recommendation"]
         expect(self.sentence()).to_have_text(f"Train with a micro-batch of {best['micro_batch']}.")
         expect(page.locator("dl.facts")).to_contain_text("1024 tokens")
+        # What the form has no field for, in the words of a request; no flags of the command line.
+        notes = page.locator("section[aria-label=Notes]")
+        expect(notes).to_contain_text('{"model": {"loss_chunks": 16}} in “Other members of the request” asks about that')
+        expect(notes).not_to_contain_text("--")
         # The link names the card.
         page.wait_for_url("**/#/?model=gpt2&device=sim*rtx4090")
 

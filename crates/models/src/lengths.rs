@@ -309,8 +309,8 @@ impl Reader {
 
     fn too_many(&self) -> RequestError {
         let problem = format!(
-            "these are more than the {MOST_LENGTHS} lengths that are answered at a time; with \"multiple_of\": 8 they are \
-             rounded up, as collators pad them, or give a range a larger step, as in 32-4096:8"
+            "these are more than the {MOST_LENGTHS} lengths that are answered at a time; `--multiple-of 8` \
+             (`lengths.multiple_of`) rounds them up, as collators pad them, or give a range a larger step, as in 32-4096:8"
         );
         RequestError::at(&self.at, problem)
     }

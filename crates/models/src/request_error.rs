@@ -24,6 +24,9 @@ pub struct RequestError {
     /// Whether the whole is no JSON.
     #[serde(default)]
     pub is_malformed: bool,
+    /// What is wrong besides, each at a place of its own.
+    #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
+    pub also: Box<[RequestError]>,
 }
 
 impl RequestError {
@@ -35,6 +38,7 @@ impl RequestError {
             problem: problem.into(),
             nearest: None,
             is_malformed: false,
+            also: Box::default(),
         }
     }
 
@@ -104,10 +108,12 @@ impl fmt::Display for RequestError {
             write!(f, "at {}: ", self.pointer)?;
         }
         f.write_str(&self.problem)?;
-        match &self.nearest {
-            Some(nearest) => write!(f, "; did you mean {nearest:?}?"),
-            None => Ok(()),
+        if let Some(nearest) = &self.nearest {
+            write!(f, "; did you mean {nearest:?}?")?;
         }
+        self.also
+            .iter()
+            .try_for_each(|other| write!(f, "; {other}"))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cli::question::is_on;
 use crate::model::members::{Kind, TRAINING};
 use crate::model::{OTHER_NAMES, nicknames, preset};
 
-use commands::no_command;
+use commands::{no_command, question};
 pub(in crate::cli) use settings::of_settings;
 use unknown::{unknown, unknown_word, wrong_model};
 
@@ -78,42 +78,6 @@ fn row(flag: &str, separator: &str) -> Option<&'static str> {
     (kind == separator).then_some(said)
 }
 
-/// The model and the card that words name, as a command about both: the longest name, in as many words as it takes. Flags behind the words
-/// are kept where they are known.
-fn question(command: &str, typed: &[OsString]) -> Option<String> {
-    /// Most words of a name, as in `deepseek r1 distill llama 8b`.
-    const MOST: usize = 5;
-    let is_flag = |word: &OsString| word.to_string_lossy().starts_with('-');
-    let (said, flags) = typed.split_at(typed.iter().position(is_flag).unwrap_or(typed.len()));
-    let said: Vec<_> = said.iter().map(|it| it.to_string_lossy()).collect();
-    let said = said.join(" ");
-    let words = said.split_whitespace();
-    let mut words: Vec<&str> = words
-        .map(|it| it.trim_matches(['?', '!', ',', '.']))
-        .collect();
-    let mut name = |joint: &str, is_it: &dyn Fn(&str) -> bool| {
-        let mut spans = (1..=MOST)
-            .rev()
-            .flat_map(|most| (0..words.len()).map(move |at| at..at + most));
-        let span = spans.find(|span| {
-            words
-                .get(span.clone())
-                .is_some_and(|it| is_it(&it.join(joint)))
-        })?;
-        Some(words.drain(span).collect::<Vec<_>>().join(joint))
-    };
-    let mut asked = vec!["batchfit".to_owned(), command.to_owned()];
-    asked.push(name("-", &|it| preset(it).is_some())?);
-    if let Some(card) = name(" ", &|it| nicknames::parse(it).is_ok()) {
-        asked.extend(["--on".to_owned(), card]);
-    }
-    let flags = flags.iter().map(|it| it.to_string_lossy().into_owned());
-    let with_flags: Vec<String> = asked.iter().cloned().chain(flags).collect();
-    let mut words: Vec<OsString> = with_flags.iter().map(OsString::from).collect();
-    let is_wrong = problem(&mut words).is_some();
-    Some(pasted(if is_wrong { &asked } else { &with_flags }))
-}
-
 /// What is wrong with words, once flags of other tools are taken for what they mean.
 fn problem(words: &mut Vec<OsString>) -> Option<clap::Error> {
     loop {
@@ -155,6 +119,17 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let is_card = command == "run" && row(flag, " = ") == Some("--on %");
     let is_asking = ASKING.contains(&command);
     let is_word = kind == ErrorKind::UnknownArgument && !flag.starts_with('-');
+    let behind = typed.iter().position(|it| is_word && **it == *flag);
+    // `--cpu-offload true`
+    if let (Some(at), Some(is_on)) = (behind, is_on(flag))
+        && text(at - 1)?.starts_with("--")
+    {
+        let (switch, mut words) = (text(at - 1)?, typed.to_vec());
+        words.drain(at - usize::from(!is_on)..=at);
+        let read = if is_on { "given" } else { "not given" };
+        let note = format!("{switch} takes no value: {flag} is read as {read}");
+        return Some((words, note));
+    }
     let is_part = is_word && (is_asking || command == "run");
     if let Some(joined) = is_part.then(|| continued(command, flag, typed)).flatten() {
         return Some(joined);
@@ -170,6 +145,9 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     };
     let at = (2..typed.len()).find(|at| text(*at).is_some_and(is_it))?;
     let attached = text(at)?.split_once('=').map(|(_, value)| value);
+    if is_word && attached.is_none() {
+        return None;
+    }
     let next = text(at + 1).filter(|next| attached.is_none() && !next.starts_with('-'));
     let given = attached.or(next).unwrap_or_default();
     let is_off = is_on(given) == Some(false);
@@ -234,7 +212,11 @@ fn continued(command: &str, word: &str, typed: &[OsString]) -> Option<(Vec<OsStr
     let parts = typed[start..end].iter().map(|it| it.to_string_lossy());
     let parts: Vec<_> = parts.collect();
     let has_model = parts.iter().any(|it| preset(it).is_some());
-    let whole = parts.join(if flag == "--on" { " " } else { "," });
+    let whole = parts.join(match flag {
+        "--on" => " ",
+        "--image-size" => "x",
+        _ => ",",
+    });
     let is_value = match flag {
         "--on" => nicknames::parse(&whole).is_ok(),
         _ => command != "run" && !has_model,
@@ -268,8 +250,27 @@ fn dashed(command: &str, flag: &str) -> Option<String> {
 /// The same error with what to write instead, where that is known.
 pub(super) fn hinted(error: clap::Error, typed: &[OsString]) -> clap::Error {
     match say(&error, typed) {
-        Some(problem) => clap::Error::raw(error.kind(), problem + "\n"),
+        Some(problem) => clap::Error::raw(error.kind(), with_card(&problem, typed) + "\n"),
         None => without_environment(error),
+    }
+}
+
+/// What is said of commands on a card, with the card that was typed.
+pub(in crate::cli) fn with_card(said: &str, typed: &[OsString]) -> String {
+    let mut words = typed.to_vec();
+    let card = ["--on", "--gpu"]
+        .iter()
+        .find_map(|flag| removed(&mut words, flag));
+    let Some(on) = card.and_then(|card| nicknames::parse(&card).ok()) else {
+        return said.to_owned();
+    };
+    let name = on.card.name;
+    match on.count {
+        None => said.replace("--on CARD", &format!("--on {name}")),
+        Some(count) => (said
+            .replace("CARD --gpus 8", "CARD")
+            .replace("CARD --gpus N", "CARD"))
+        .replace("--on CARD", &format!("--on {count}x{name}")),
     }
 }
 

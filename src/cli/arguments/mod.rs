@@ -30,7 +30,7 @@ pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
 pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
-pub(in crate::cli) use hints::{one_batch, pasted};
+pub(in crate::cli) use hints::{one_batch, pasted, with_card};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
 pub(in crate::cli) use question::{Batch, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
@@ -435,9 +435,9 @@ pub(in crate::cli) struct Devices {
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Cards {
-    /// Show all that is known of one, named as for --on: rtx4090, "RTX 4090", p5.48xlarge.
+    /// Show all that is known of one, named as for --on: rtx4090, RTX 4090, p5.48xlarge.
     #[arg(value_name = "CARD")]
-    pub(in crate::cli) name: Option<String>,
+    pub(in crate::cli) name: Vec<String>,
     /// List the machines of clouds instead.
     #[arg(long, conflicts_with = "name")]
     pub(in crate::cli) machines: bool,

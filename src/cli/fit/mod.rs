@@ -29,6 +29,9 @@ use crate::report::{self, Answer, Form, ShownRequest, Style};
 use crate::store::{Db, Time};
 use progress::ProgressLine;
 
+/// More lengths than are answered in a second or two.
+const MANY_LENGTHS: usize = 64;
+
 /// A question with its answer.
 struct Answered {
     request: Request,
@@ -103,6 +106,18 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     }
     if !is_module {
         learn_before(&arguments.kept, &engine, &mut asked.questions);
+    }
+    let lengths = asked
+        .questions
+        .iter()
+        .filter_map(|it| it.lengths.as_deref());
+    if let Some(many) = lengths
+        .map(|it| it.each.len())
+        .find(|it| *it > MANY_LENGTHS)
+    {
+        output::note(&format!(
+            "each of {many} lengths is searched by itself; `--multiple-of 8` rounds them up, as collators pad them, which is faster"
+        ));
     }
     let assumes_length = asked.assumes_length;
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;

@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 
 use super::flags::FlagValue;
 use crate::cli::error::CliError;
-use crate::model::{ModelFiles, RequestDocument, room_for_tokens, room_for_tokens_of};
+use crate::model::{
+    MOST_ASSUMED, ModelFiles, RequestDocument, room_for_tokens, room_for_tokens_of,
+};
 
 /// Where a model is in a request.
 const MODEL: &str = "model";
@@ -52,7 +54,7 @@ fn described(way: &str, description: &str) -> RequestDocument {
 }
 
 /// The most tokens that samples may have, of a model that WHAT is.
-pub(super) fn most_tokens(document: &RequestDocument, kind: Kind) -> Option<u64> {
+fn most_tokens(document: &RequestDocument, kind: Kind) -> Option<u64> {
     let model = || serde_json::from_str::<Value>(document.model()?).ok();
     match kind {
         Kind::Request => None,
@@ -87,6 +89,30 @@ pub(super) fn set(
         put(document, given);
     }
     Ok(())
+}
+
+/// The length that is asked about where no flag says one; `--seq-len max` is what the model has room for.
+pub(super) fn assumed_length(
+    document: &RequestDocument,
+    kind: Kind,
+    given: &mut [FlagValue],
+) -> Option<FlagValue> {
+    let most_tokens = most_tokens(document, kind);
+    let is_most = |one: &&mut FlagValue| one.place == ["model", "seq_len"] && one.value == "max";
+    if let Some(most) = given.iter_mut().find(is_most) {
+        most.value = most_tokens.map_or(Value::from("max"), Value::from);
+    }
+    let says = |given: &FlagValue| {
+        given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
+    };
+    if given.iter().any(says) {
+        return None;
+    }
+    Some(FlagValue::new(
+        "--seq-len",
+        &["model", "seq_len"],
+        Value::from(most_tokens?.min(MOST_ASSUMED)),
+    ))
 }
 
 /// The JSON text of a model with the members that flags set behind its own.

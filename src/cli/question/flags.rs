@@ -5,16 +5,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::document::{Kind, most_tokens};
 use super::files;
 use crate::cli::arguments::{RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::clause;
 use crate::model::members::{self, Flag, Member};
-use crate::model::{
-    MOST_ASSUMED, RequestDocument, nicknames as cards, parse_memory_limit, same_value,
-};
+use crate::model::{nicknames as cards, parse_memory_limit, same_value};
 
 /// A member of a request that a flag sets.
 #[derive(Debug, Clone)]
@@ -89,22 +86,37 @@ impl FlagValue {
 /// Ways to describe a model, which WHAT does.
 pub(super) const WAYS: [&str; 5] = ["preset", "layers", "exported", "hf", "recorded"];
 
-/// Everything that flags set.
-pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, CliError> {
+/// Everything that flags set, but for what is `wrong`.
+pub(super) fn flag_values(question: &RequestFlags, wrong: &mut Vec<CliError>) -> Vec<FlagValue> {
     let own = &question.own;
-    let mut given = set(&question.members)?;
-    for member in &own.with {
+    let read = question.members.iter().cloned().map(FlagValue::read);
+    let members = read.filter_map(Result::transpose);
+    let with = own.with.iter().map(|member| {
         let (name, value) = named(member)?;
         let flag = format!("--with {name}");
-        given.push(FlagValue::new(&flag, &["model", name], value));
-    }
-    adapter(&mut given);
+        Ok(FlagValue::new(&flag, &["model", name], value))
+    });
     let amp = choices("--amp", own.amp.as_deref(), |kind| {
         Value::from(format!("amp_{kind}"))
-    })?;
-    given.extend(amp.map(|amp| FlagValue::new("--amp", &["training", "precision"], amp)));
-    let Some(text) = &own.on else {
-        return Ok(given);
+    });
+    let amp = amp
+        .transpose()
+        .map(|amp| amp.map(|amp| FlagValue::new("--amp", &["training", "precision"], amp)));
+    let all = members.chain(with).chain(amp);
+    let mut given: Vec<_> = all
+        .filter_map(|one| one.map_err(|problem| wrong.push(problem)).ok())
+        .collect();
+    adapter(&mut given);
+    if let Err(problem) = card(own.on.as_deref(), &mut given) {
+        wrong.push(problem);
+    }
+    given
+}
+
+/// What `--on` sets.
+fn card(text: Option<&str>, given: &mut Vec<FlagValue>) -> Result<(), CliError> {
+    let Some(text) = text else {
+        return Ok(());
     };
     let (device, count) = on(text)?;
     given.push(FlagValue::new("--on", &["device"], device));
@@ -117,13 +129,7 @@ pub(super) fn flag_values(question: &RequestFlags) -> Result<Vec<FlagValue>, Cli
         }
         given.push(FlagValue::new("--on", &["world_size"], count.into()));
     }
-    Ok(given)
-}
-
-/// What flags of members set.
-fn set(flags: &[FlagValue]) -> Result<Vec<FlagValue>, CliError> {
-    let read = flags.iter().cloned().map(FlagValue::read);
-    read.filter_map(Result::transpose).collect()
+    Ok(())
 }
 
 /// Makes one adapter of all that flags say of it; a rank counts before the 16 that `--lora` alone is.
@@ -275,7 +281,8 @@ pub(in crate::cli) fn members(
 
 /// What a training over hours is given.
 pub(in crate::cli) fn course(course: &SoakFlags) -> Result<Vec<FlagValue>, CliError> {
-    set(&course.0)
+    let read = course.0.iter().cloned().map(FlagValue::read);
+    read.filter_map(Result::transpose).collect()
 }
 
 /// A member of the model, by name.
@@ -299,30 +306,6 @@ fn named(member: &str) -> Result<(&str, Value), CliError> {
         } else {
             value
         },
-    ))
-}
-
-/// The length that is asked about where no flag says one; `--seq-len max` is what the model has room for.
-pub(super) fn assumed_length(
-    document: &RequestDocument,
-    kind: Kind,
-    given: &mut [FlagValue],
-) -> Option<FlagValue> {
-    let most_tokens = most_tokens(document, kind);
-    let is_most = |one: &&mut FlagValue| one.place == ["model", "seq_len"] && one.value == "max";
-    if let Some(most) = given.iter_mut().find(is_most) {
-        most.value = most_tokens.map_or(Value::from("max"), Value::from);
-    }
-    let says = |given: &FlagValue| {
-        given.place[0] == "generation" || given.place.get(1).is_some_and(|at| at == "seq_len")
-    };
-    if given.iter().any(says) {
-        return None;
-    }
-    Some(FlagValue::new(
-        "--seq-len",
-        &["model", "seq_len"],
-        Value::from(most_tokens?.min(MOST_ASSUMED)),
     ))
 }
 

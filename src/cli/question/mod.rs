@@ -110,7 +110,13 @@ impl Provenance {
         }
     }
 
-    fn name(&self, invalid: RequestError) -> CliError {
+    fn name(&self, mut invalid: RequestError) -> CliError {
+        let also = std::mem::take(&mut invalid.also).into_vec();
+        let all = [vec![invalid], also].concat().into_iter();
+        CliError::all(all.map(|one| self.name_one(one)).collect())
+    }
+
+    fn name_one(&self, invalid: RequestError) -> CliError {
         let rest = |place: &str| {
             let rest = invalid.pointer.strip_prefix(place)?;
             (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
@@ -210,16 +216,24 @@ fn read_with(
         own.what = own.model.take();
     }
     let question = &question;
-    let mut given = flags::flag_values(question)?;
+    let mut wrong = Vec::new();
+    let mut given = flags::flag_values(question, &mut wrong);
     given.extend(more);
-    let (mut document, kind, file) = match before {
-        Some(document) => (again(question, document)?, Kind::Request, None),
-        None => input(question)?,
+    let found = match before {
+        Some(document) => again(question, document).map(|it| (it, Kind::Request, None)),
+        None => input(question),
+    };
+    let (mut document, kind, file) = match found {
+        Ok(found) => found,
+        Err(of_model) => {
+            wrong.insert(0, of_model);
+            return Err(CliError::all(wrong));
+        }
     };
     if kind != Kind::Request {
         autocast(&mut given);
     }
-    let assumed = flags::assumed_length(&document, kind, &mut given);
+    let assumed = document::assumed_length(&document, kind, &mut given);
     let assumes_length = assumed.is_some();
     if let Some(assumed) = assumed {
         let tokens = &assumed.value;
@@ -253,9 +267,13 @@ fn read_with(
         is_made_of_flags: kind != Kind::Request,
     };
     document::set(&mut document, kind, &origin.given)?;
-    let request = Request::parse(document);
+    let read = Request::parse(document).map_err(|invalid| origin.name(invalid));
+    let questions: Vec<Request> = read.map_err(|next| wrong.push(next)).into_iter().collect();
+    if !wrong.is_empty() {
+        return Err(CliError::all(wrong));
+    }
     Ok(ParsedArgs {
-        questions: vec![request.map_err(|invalid| origin.name(invalid))?],
+        questions,
         origin,
         assumes_length,
     })

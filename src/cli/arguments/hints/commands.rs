@@ -4,8 +4,59 @@ use std::ffi::OsString;
 
 use clap::CommandFactory as _;
 
-use super::{Arguments, is_misspelt, question, shell};
-use crate::model::preset;
+use super::{Arguments, LEFT_OUT, is_misspelt, pasted, problem, row, shell};
+use crate::model::{nicknames, preset};
+
+/// The model and the card that words name, as a command about both: the longest name, in as many words as it takes. Flags behind the words
+/// are kept where they are known.
+pub(super) fn question(command: &str, typed: &[OsString]) -> Option<String> {
+    /// Most words of a name, as in `deepseek r1 distill llama 8b`.
+    const MOST: usize = 6;
+    let is_flag = |word: &OsString| word.to_string_lossy().starts_with('-');
+    let (said, flags) = typed.split_at(typed.iter().position(is_flag).unwrap_or(typed.len()));
+    let said: Vec<_> = said.iter().map(|it| it.to_string_lossy()).collect();
+    let said = said.join(" ");
+    let words = said.split_whitespace();
+    let mut words: Vec<&str> = words
+        .map(|it| it.trim_matches(['?', '!', ',', '.']))
+        .collect();
+    let mut name = |joint: &str, is_it: &dyn Fn(&str) -> bool| {
+        let mut spans = (1..=MOST)
+            .rev()
+            .flat_map(|most| (0..words.len()).map(move |at| at..at + most));
+        let span = spans.find(|span| {
+            words
+                .get(span.clone())
+                .is_some_and(|it| is_it(&it.join(joint)))
+        })?;
+        Some(words.drain(span).collect::<Vec<_>>().join(joint))
+    };
+    let mut asked = vec!["batchfit".to_owned(), command.to_owned()];
+    asked.push(name("-", &|it| preset(it).is_some())?);
+    let card = name(" ", &|it| nicknames::parse(it).is_ok());
+    // `lora`, `bf16`, and how large the batch is.
+    for word in words {
+        let said = row(word, " = ").filter(|said| said.contains('|') || !said.contains('%'));
+        asked.extend(
+            said.filter(|it| *it != LEFT_OUT)
+                .map(|_| format!("--{word}")),
+        );
+        if command != "fit" && word.parse::<u64>().is_ok() {
+            asked.extend(["--batch", word].map(str::to_owned));
+        }
+    }
+    if let Some(mut card) = card {
+        // Which has less memory than a desktop's.
+        let is_laptop = said.contains("laptop") && !card.contains("laptop");
+        card.extend(is_laptop.then_some(" laptop"));
+        asked.extend(["--on", card.trim_start_matches("the ")].map(str::to_owned));
+    }
+    let flags = flags.iter().map(|it| it.to_string_lossy().into_owned());
+    let with_flags: Vec<String> = asked.iter().cloned().chain(flags).collect();
+    let mut words: Vec<OsString> = with_flags.iter().map(OsString::from).collect();
+    let is_wrong = problem(&mut words).is_some();
+    Some(pasted(if is_wrong { &asked } else { &with_flags }))
+}
 
 /// What is said of a word that is no command.
 pub(super) fn no_command(command: &str, typed: &[OsString]) -> String {

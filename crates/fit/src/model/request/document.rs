@@ -225,6 +225,24 @@ impl RequestDocument {
         }
     }
 
+    /// Puts the word that was meant, or else nothing, into the place of a value that is wrong; `None` where there is no value.
+    pub(super) fn correct(&mut self, wrong: &RequestError) -> Option<()> {
+        let put = |members: &mut Value, place: &str| {
+            let found = members.pointer_mut(place).filter(|it| !it.is_null())?;
+            *found = wrong.nearest.clone().map_or(Value::Null, Value::from);
+            Some(())
+        };
+        if wrong.pointer.starts_with("/model/") {
+            let mut model = serde_json::from_str(self.model()?).ok()?;
+            put(&mut model, &wrong.pointer["/model".len()..])?;
+            self.set_model(Arc::from(model.to_string()));
+        } else {
+            put(&mut self.members, &wrong.pointer)?;
+            self.read = None;
+        }
+        Some(())
+    }
+
     /// Replaces the model by this JSON text.
     pub fn set_model(&mut self, model: Arc<str>) {
         if let Value::Object(fields) = &mut self.members {

@@ -42,6 +42,12 @@ use source::{LoweredCell, ModelSource};
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
 
+/// Most values of a request that are said to be wrong, beside the first.
+const MOST_WRONG: usize = 7;
+
+/// The longest JSON text of a model that is read again for what else is wrong: not a graph.
+const LARGEST_CORRECTED: usize = 1 << 20;
+
 /// Which changes of a request are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Suggest {
@@ -140,7 +146,37 @@ impl Request {
 
     /// Reads a request. `uploads` are those that [`RequestDocument::references`] names. Of files in the place of its model the document
     /// kept has the digests.
+    ///
+    /// # Errors
+    ///
+    /// All values that are wrong, as far as each is wrong by itself.
     pub fn parse_with_uploads(
+        document: RequestDocument,
+        uploads: &Uploads,
+    ) -> Result<Request, RequestError> {
+        let is_small = document.files.is_none()
+            && document
+                .model()
+                .is_none_or(|model| model.len() <= LARGEST_CORRECTED);
+        let mut rest = is_small.then(|| document.clone());
+        Request::parse_once(document, uploads).map_err(|mut refused| {
+            let mut also = Vec::<RequestError>::new();
+            while let (Some(rest), last) = (&mut rest, also.last().unwrap_or(&refused))
+                && also.len() < MOST_WRONG
+                && last.value.is_some()
+                && rest.correct(last).is_some()
+                && let Err(next) = Request::parse_once(rest.clone(), uploads)
+                && next.value.is_some()
+                && next.pointer != last.pointer
+            {
+                also.push(next);
+            }
+            refused.also = also.into();
+            refused
+        })
+    }
+
+    fn parse_once(
         mut document: RequestDocument,
         uploads: &Uploads,
     ) -> Result<Request, RequestError> {

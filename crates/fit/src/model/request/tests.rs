@@ -37,6 +37,23 @@ fn what_is_left_out_has_the_documented_default() {
 }
 
 #[test]
+fn all_values_that_are_wrong_are_said_at_once() {
+    let parallel = json!({ "strategy": "fdsp2", "cpu_offload": true });
+    let document = json!({ "model": { "preset": "resnet18", "num_classes": "ten" }, "device": "sim:rxt4090", "world_size": 2,
+        "training": { "precision": "fp99", "parallel": parallel } });
+    let refused = Request::parse(RequestDocument::from(document)).unwrap_err();
+    let places = [
+        "num_classes",
+        "/training/precision",
+        "parallel/strategy",
+        "/device",
+    ];
+    let said = refused.to_string();
+    assert!(places.iter().all(|place| said.contains(place)), "{said}");
+    assert_eq!(refused.also.len(), 3, "{said}");
+}
+
+#[test]
 fn null_is_as_good_as_absent() {
     let request = parse(json!({
         "model": { "preset": "resnet18" }, "training": null, "device": null, "target_batch": null

@@ -69,3 +69,23 @@ export function variantName(training) {
 
 /** The largest batch that retries in the first two steps at most. Answers of earlier versions tell only of none. */
 export const steady = (best) => Math.max(best.max_batch_steady ?? 0, best.max_batch_without_retries);
+
+/** What the form calls what a flag of the command line sets, and how its value begins there. */
+const FIELDS = {
+  amp: "Precision: amp_", precision: "Precision: ", optimizer: "Optimizer: ", checkpoint: "Checkpointing: ", parallel: "Strategy: ",
+  "seq-len": "Sequence length: ", "image-size": "Image size: ", "memory-limit": "Limit: ", target: "Target: ", accumulation: "Accumulation steps: ",
+  on: "Card: ", "world-size": "GPUs: ", lora: "LoRA rank: ", objective: "Look for: the best ", suggest: "Say what else would help",
+};
+
+/** A note in the words of the form: flags are its fields, and those without a field are members of the request. */
+export function ofForm(note) {
+  const member = (path, value) => `${path.reduceRight((inner, name) => `{"${name}": ${inner}}`, value)} in “Other members of the request”`;
+  const json = (value) => (/^(true|false|[0-9.]+|[[{].*)$/.test(value) ? value : `"${value}"`);
+  return note.replace(/`--([a-z-]+)(?: ([^`]*))?`(?: \(`[a-z_.]+`\))?/g, (flag, name, value = "") => {
+    const [, inner, set] = (name === "with" && value.replaceAll("'", "").match(/^([a-z_]+)=(.*)$/)) || [];
+    if (inner) return member(["model", inner], json(set));
+    if (FIELDS[name] !== undefined) return `“${(FIELDS[name] + value).replace(/: ?$/, "")}”`;
+    if (name === "allocator") return member([name], json(value));
+    return name === "find-unused-parameters" ? member(["training", "parallel"], `{"strategy": "ddp", "find_unused_parameters": ${value}}`) : flag;
+  }).replace(/ \(--[a-z-]+ [^)]*\)/, "");
+}

@@ -10,6 +10,10 @@ use super::device::{absent, same, unknown as unknown_card};
 /// Words in front of a card's name that say who made it.
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
 
+/// Words beside a card's name that choose no other: how it is plugged in, and what people say around it.
+const ASIDE: &str =
+    "sxm sxm2 sxm4 sxm5 nvlink with and the gpu gpus card cards vram memory desktop edition";
+
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
 pub struct On {
@@ -103,6 +107,17 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     if found.is_empty() {
         found = described(name);
     }
+    if let (true, Some(words)) = (found.is_empty(), without_aside(name)) {
+        let on = named(&words.join(" "), count);
+        let words = |card: &&Card| {
+            let own = plain_words(&format!("{} {}", card.name, card.product));
+            words.iter().all(|word| own.contains(word))
+        };
+        found = CARDS.iter().filter(words).collect();
+        if on.is_ok() || found.is_empty() {
+            return on;
+        }
+    }
     let least = found.iter().map(|card| card.total_memory.0).min();
     let least = least.unwrap_or_default();
     // Of those with as little memory as any, the one that is listed first is the usual one.
@@ -171,6 +186,19 @@ fn described(text: &str) -> Vec<&'static Card> {
         .collect()
 }
 
+/// The words of a name such as `RTX 3090 (24GB) NVLink`, without those that stand beside it; nothing where there are none.
+fn without_aside(name: &str) -> Option<Vec<String>> {
+    let mut words = plain_words(name);
+    words.retain(|word| !ASIDE.split(' ').any(|aside| aside == word));
+    (!words.is_empty() && words.join(" ") != name).then_some(words)
+}
+
+/// Each word of a name by itself.
+fn plain_words(name: &str) -> Vec<String> {
+    let words = name.split(|c: char| !c.is_alphanumeric()).map(plain);
+    words.filter(|word| !word.is_empty()).collect()
+}
+
 fn nameless(text: &str) -> RequestError {
     let problem = format!("{text:?} lacks the name of a card, such as h100 or 8xh100");
     RequestError::at("", problem)
@@ -217,6 +245,7 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
         } else if let (true, Some(name)) = (
             after.len() < text.len(),
             after
+                .trim_end()
                 .strip_suffix(['x', 'X', '×', ':'])
                 .filter(|name| *name != "cuda"),
         ) {
@@ -380,6 +409,15 @@ mod tests {
         }
         for text in ["3090x2", "2x3090", "rtx 3090 x2"] {
             assert_eq!(card_and_count(text), ("rtx3090", Some(2)), "{text}");
+        }
+        for (text, card, count) in [
+            ("2x RTX 3090 with NVLink", "rtx3090", 2),
+            ("4 x a100 80gb sxm", "a100-80g", 4),
+            ("A100-SXM4-80GB x 8", "a100-80g", 8),
+            ("8x H100 SXM5 (80GB)", "h100-80g", 8),
+            ("4xA100 PCIe", "a100-pcie-80g", 4),
+        ] {
+            assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
         }
     }
 

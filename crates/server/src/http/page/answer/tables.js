@@ -1,6 +1,6 @@
 // Tables of an answer: lengths, variants, what else would help; and what was assumed.
 import { html } from "../preact.js";
-import { bytes, number, percent, shortened, variantName } from "../format.js";
+import { bytes, number, ofForm, percent, shortened, variantName } from "../format.js";
 
 /** A table that scrolls by itself where the screen is narrow. `columns` are names; those that begin with `#` hold numbers. */
 export function Table({ label, columns, rows }) {
@@ -87,7 +87,7 @@ export function Notes({ result }) {
   const versions = ["driver", "cuda", "cudnn", "pytorch", "batchfit"].filter((name) => environment[name]);
   return html`<section aria-label="Notes">
     <h3>Notes</h3>
-    ${notes.length === 0 ? html`<p>Nothing.</p>` : html`<ul>${notes.map((note) => html`<li>${note}</li>`)}</ul>`}
+    ${notes.length === 0 ? html`<p>Nothing.</p>` : html`<ul>${notes.map((note) => html`<li>${ofForm(note)}</li>`)}</ul>`}
     <p class="versions">${versions.map((name) => `${name} ${environment[name]}`).join(", ")}</p>
   </section>`;
 }
