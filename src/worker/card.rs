@@ -10,12 +10,13 @@ use crate::device::cuda::{
     self, Communicator, CudaLauncher, CudaMemory, Facts, GpuError, Invitation, LauncherOptions,
     Library, Meter,
 };
-use crate::probe::{Evidence, ProbeReport, Verdict};
+use crate::probe::{Evidence, ProbeReport, Resources, Verdict};
 use crate::units::Bytes;
 
 use super::available_memory::{
     AvailableMemory, FreeMemory, Reading, is_lack_of_memory, lowered, no_room,
 };
+use super::fault::Faulty;
 use super::handler::{Refused, Task, described};
 use batchfit_fit::worker::protocol::{Ready, Refusal};
 
@@ -258,7 +259,11 @@ impl OpenCard {
     ) -> Result<(ProbeReport, bool), Refused> {
         let memory = CudaMemory::of(&self.gpu);
         let mut allocator = CachingAllocator::new(memory, settings.clone(), Some(limit));
-        let mut report = task.run(&mut allocator, &mut self.launcher, Evidence::Probed);
+        let mut report = task.probe().run(&mut Resources {
+            allocator: &mut allocator,
+            launcher: &mut Faulty::new(&mut self.launcher, task.fault),
+            evidence: Evidence::Probed,
+        });
         if let Some(trouble) = allocator.source().trouble() {
             report.verdict = Verdict::Failed;
             report.cause = Some(trouble.to_string());

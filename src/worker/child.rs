@@ -178,12 +178,12 @@ mod tests {
 
     #[test]
     fn every_order_gets_one_answer_until_the_input_ends() {
-        let answers = answers("{\"message\":\"list\"}\nnonsense\n{\"message\":\"list\"}\n");
+        let answers = answers("\"list\"\nnonsense\n\"list\"\n");
 
-        assert_eq!(answers[0], r#"{"message":"hello","version":6}"#);
+        assert_eq!(answers[0], r#"{"hello":{"version":7}}"#);
         assert_eq!(
             answers[1],
-            r#"{"message":"inventory","gpus":[],"missing":"no driver"}"#
+            r#"{"inventory":{"gpus":[],"missing":"no driver"}}"#
         );
         assert!(answers[2].contains(r#""refusal":"out_of_turn""#));
         assert_eq!(answers[3], answers[1]);
@@ -193,26 +193,26 @@ mod tests {
     #[test]
     fn a_device_is_taken_without_the_model() {
         let answers = answers(concat!(
-            r#"{"message":"take","device":"cuda:1"}"#,
+            r#"{"take":{"device":"cuda:1"}}"#,
             "\n",
-            r#"{"message":"take","device":"cuda:0"}"#,
+            r#"{"take":{"device":"cuda:0"}}"#,
             "\n"
         ));
 
-        assert_eq!(answers[1], r#"{"message":"busy","detail":"cuda:1"}"#);
-        assert_eq!(answers[2], r#"{"message":"taken"}"#);
+        assert_eq!(answers[1], r#"{"busy":{"detail":"cuda:1"}}"#);
+        assert_eq!(answers[2], r#""taken""#);
     }
 
     #[test]
     fn a_panic_is_answered_and_ends_the_loop() {
         let answers = answers(concat!(
-            r#"{"message":"open","request":"{}","rank":0}"#,
-            "\n{\"message\":\"list\"}\n"
+            r#"{"open":{"request":"{}","rank":0}}"#,
+            "\n\"list\"\n"
         ));
 
         assert_eq!(
             answers[1],
-            r#"{"message":"refused","refusal":"lost","detail":"panicked: libcudnn.so.9 is missing"}"#
+            r#"{"refused":{"refusal":"lost","detail":"panicked: libcudnn.so.9 is missing"}}"#
         );
         assert_eq!(answers.len(), 2);
     }

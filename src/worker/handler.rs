@@ -4,14 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::alloc::{CachingAllocator, SegmentSource, Settings};
+use crate::alloc::Settings;
 use crate::device::cuda::plan::Target;
 use crate::device::cuda::{self, Facts, Library};
 use crate::device::sim::{Card, Estimates, SimulatedLauncher};
-use crate::device::{Capability, LaunchError, Launcher};
+use crate::device::{Capability, LaunchError};
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestDocument, Variant};
-use crate::probe::{Detail, Evidence, Probe, ProbeReport, Resources, STEPS};
+use crate::probe::{Detail, Evidence, Probe, ProbeReport, STEPS, SimulatedProcess};
 use crate::program::Program;
 use crate::units::Bytes;
 
@@ -76,27 +76,17 @@ pub(super) type Refused = (Refusal, String);
 pub(super) struct Task<'a> {
     program: &'a Program,
     batch: u64,
-    fault: Option<&'a FaultPlan>,
+    pub(super) fault: Option<&'a FaultPlan>,
 }
 
 impl Task<'_> {
-    pub(super) fn run<S: SegmentSource>(
-        &self,
-        allocator: &mut CachingAllocator<S>,
-        launcher: &mut dyn Launcher,
-        evidence: Evidence,
-    ) -> ProbeReport {
-        let probe = Probe {
+    pub(super) fn probe(&self) -> Probe<'_> {
+        Probe {
             program: self.program,
             batch: self.batch,
             steps: STEPS,
             detail: Detail::Full,
-        };
-        probe.run(&mut Resources {
-            allocator,
-            launcher: &mut Faulty::new(launcher, self.fault),
-            evidence,
-        })
+        }
     }
 }
 
@@ -282,8 +272,16 @@ impl Handler for GpuHandler {
         let limit = Bytes(order.limit_bytes);
         let report = match &mut work.device {
             Device::Simulated { card, launcher } => {
-                let mut allocator = card.memory().allocator(&work.settings, limit);
-                let report = task.run(&mut allocator, launcher, Evidence::Simulated);
+                let mut process = SimulatedProcess {
+                    memory: card.memory(),
+                    settings: &work.settings,
+                    limit,
+                    launcher: &mut Faulty::new(launcher, task.fault),
+                    evidence: Evidence::Simulated,
+                    cancel: &Cancel::NEVER,
+                };
+                let report = process.probe(&task.probe());
+                let report = report.expect("nothing else can cancel it");
                 let estimates = launcher.take_estimates();
                 let notes = estimates.iter().map(Estimates::note).collect();
                 ProbeReport { notes, ..report }

@@ -162,7 +162,7 @@ impl<W: Write> ReplyWriter for Faulty<W> {
                 return output.flush();
             }
             (InjectedFailure::HalfLine, Answer::Report(_)) => {
-                output.write_all(br#"{"message":"repo"#)?;
+                output.write_all(br#"{"repo"#)?;
                 output.flush()?;
                 process::exit(9);
             }

@@ -171,13 +171,13 @@ def seeds():
     yield "search", ["\n".join(map(json.dumps, [one, *observations])) for one in terms]
     told = [{**one, "recorded": "run.txt"} for one in observations]
     yield "lines", ["\n".join(map(json.dumps, [terms[1], *told])), "CUDA out of memory\nbatchfit: peak_reserved_bytes=1048576\rbatchfit: num_alloc_retries=2\n"]
-    variant = {"message": "probe", "variant": {}, "batch": 8, "limit_bytes": 1 << 30}
-    orders = [{"message": "take", "device": "cuda:0"}, {"message": "open", "request": "{}", "rank": 0}, {"message": "invite"}, {"message": "list"},
-              variant, {"message": "join", "invitation": "anywhere", "ranks": 2}, {"message": "shutdown"}]
+    variant = {"probe": {"variant": {}, "batch": 8, "limit_bytes": 1 << 30}}
+    orders = [{"take": {"device": "cuda:0"}}, {"open": {"request": "{}", "rank": 0}}, "invite", "list",
+              variant, {"join": {"invitation": "anywhere", "ranks": 2}}, "shutdown"]
     gpu = {"ordinal": 0, "name": "H200", "total_bytes": 1, "free_bytes": 1, "compute": [9, 0], "multiprocessors": 1, "threads_per_multiprocessor": 2048, "driver": None}
-    answers = [{"message": "hello", "version": 5}, {"message": "taken"}, {"message": "busy", "detail": "x"}, {"message": "inventory", "gpus": [gpu], "missing": None},
-               {"message": "ready", "gpu": gpu, "cuda": "13.0", "cudnn": None, "available_bytes": 1, "used_by_others_bytes": None, "no_room": None},
-               {"message": "refused", "refusal": "lost", "detail": "x"}, {"gpu": "H200", "torch": "2.11", "least_batch": 1, "most_batch": 8},
+    answers = [{"hello": {"version": 7}}, "taken", {"busy": {"detail": "x"}}, {"inventory": {"gpus": [gpu], "missing": None}},
+               {"ready": {"gpu": gpu, "cuda": "13.0", "cudnn": None, "available_bytes": 1, "used_by_others_bytes": None, "no_room": None}},
+               {"refused": {"refusal": "lost", "detail": "x"}}, {"gpu": "H200", "torch": "2.11", "least_batch": 1, "most_batch": 8},
                {"batch": 1, "outcome": "fits", "path": "a", "seconds": 0.5}]
     yield "worker", ["\n".join(map(json.dumps, orders)), "\n".join(map(json.dumps, answers))]
     yield "texts", ["max_split_size_mb:128,garbage_collection_threshold:0.8,roundup_power2_divisions:[256:1,512:2,>:8],expandable_segments:True",

@@ -78,14 +78,15 @@ def stand_between(arguments):
     def two_gpus(line):
         """There is one fake GPU; two ranks need one each."""
         answer = json.loads(line)
-        [gpu] = answer["gpus"]
-        answer["gpus"].append({**gpu, "ordinal": 1})
+        [gpu] = answer["inventory"]["gpus"]
+        answer["inventory"]["gpus"].append({**gpu, "ordinal": 1})
         return json.dumps(answer).encode() + b"\n"
 
     def note(direction, line):
         kind = "?"
         with contextlib.suppress(OSError, ValueError), open(folder / "heard", "a") as heard:
-            kind = json.loads(line).get("message", "?")
+            told = json.loads(line)
+            [kind] = [told] if isinstance(told, str) else told
             heard.write(f"{direction} {kind}\n")
         return kind
 

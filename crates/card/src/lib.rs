@@ -14,4 +14,4 @@ pub mod probe;
 pub mod replay;
 pub mod timing;
 
-use batchfit_step::{limits, program, shape, units};
+use batchfit_step::{limits, order, program, shape, units};

@@ -39,5 +39,5 @@ pub use result::{
 pub use validate::{Purpose, check_work, invalid_variant, resolve, validate, validate_batch, work};
 
 use batchfit_card::{alloc, device, probe, replay, timing};
-use batchfit_step::{limits, program, shape, units};
+use batchfit_step::{limits, order, program, shape, units};
 use batchfit_torch::{compile, graph, ops};

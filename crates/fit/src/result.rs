@@ -382,6 +382,11 @@ pub struct FitResult {
 }
 
 impl FitResult {
+    /// Reads one from its JSON, as a function that is compiled once: what a derived implementation reads, whoever calls it compiles.
+    pub fn from_json(text: &str) -> serde_json::Result<Box<FitResult>> {
+        serde_json::from_str(text)
+    }
+
     /// The answer of these variants, best first, with nothing else.
     pub fn of(variants: Vec<VariantResult>, environment: Environment) -> FitResult {
         FitResult {

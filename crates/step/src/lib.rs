@@ -9,6 +9,7 @@ mod listed;
 
 mod glob;
 pub mod limits;
+pub mod order;
 mod parallel;
 pub mod program;
 pub mod shape;

@@ -14,4 +14,4 @@ mod eager;
 pub mod graph;
 pub mod ops;
 
-use batchfit_step::{limits, program, shape, units};
+use batchfit_step::{limits, order, program, shape, units};

@@ -140,7 +140,9 @@ impl Twin {
     /// Most bytes reserved at a batch, under a limit.
     fn reserved(&self, batch: u64, limit: u64) -> u64 {
         let card = Card::find("h200").unwrap();
-        let mut allocator = card.memory().allocator(&Settings::default(), Bytes(limit));
+        let mut allocator = card
+            .memory()
+            .allocator(&Settings::default(), Bytes(limit), ());
         let probe = Probe {
             program: &self.steps.program,
             batch,

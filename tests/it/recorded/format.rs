@@ -111,10 +111,11 @@ fn a_recording_that_starts_late_starts_with_the_segments_that_were_there() {
     assert!(there > Bytes::ZERO);
 
     let steps = Steps::learn(vec![read(&file, Some(1), Bounds::default()).unwrap()]).unwrap();
-    let mut allocator = Card::find("h200")
-        .unwrap()
-        .memory()
-        .allocator(&Settings::default(), Bytes::gib(100));
+    let mut allocator =
+        Card::find("h200")
+            .unwrap()
+            .memory()
+            .allocator(&Settings::default(), Bytes::gib(100), ());
     let probe = Probe {
         program: &steps.program,
         batch: 1,
@@ -284,7 +285,7 @@ proptest! {
         let read = parsed(&text(1, &lines)).unwrap();
         prop_assert_eq!(parsed(&read.to_text()).unwrap().to_text(), read.to_text());
         let steps = Steps::learn(vec![read]).unwrap();
-        let mut allocator = Card::find("h200").unwrap().memory().allocator(&Settings::default(), Bytes::gib(100));
+        let mut allocator = Card::find("h200").unwrap().memory().allocator(&Settings::default(), Bytes::gib(100), ());
         let probe = Probe { program: &steps.program, batch: 1, steps: 1, detail: Detail::Verdict };
         let report = probe.run(&mut Resources {
             allocator: &mut allocator,

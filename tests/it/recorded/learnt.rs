@@ -15,7 +15,7 @@ fn run(program: &Program, batch: u64, gib: u64) -> (Verdict, u64) {
     let card = Card::find("h200").unwrap();
     let mut allocator = card
         .memory()
-        .allocator(&Settings::default(), Bytes::gib(gib));
+        .allocator(&Settings::default(), Bytes::gib(gib), ());
     let probe = Probe {
         program,
         batch,
@@ -171,7 +171,7 @@ fn streams_have_memory_of_their_own() {
         let card = Card::find("h200").unwrap();
         let mut allocator = card
             .memory()
-            .allocator(&Settings::default(), Bytes::mib(64));
+            .allocator(&Settings::default(), Bytes::mib(64), ());
         let probe = Probe {
             program: &steps.program,
             batch: 2,

@@ -222,7 +222,7 @@ fn another_version_is_refused_at_once() {
 
     assert_eq!(
         error.to_string(),
-        "the worker speaks version 7 of the protocol instead of 6 while starting"
+        "the worker speaks version 8 of the protocol instead of 7 while starting"
     );
 }
 

@@ -12,6 +12,7 @@ mod repeat;
 mod report;
 mod run;
 mod run_state;
+mod simulated;
 mod soak;
 mod timeline;
 
@@ -29,4 +30,5 @@ pub use report::{
     StepMemory, StepOutcome, TimelinePoint, Verdict,
 };
 pub use run::{Cancelled, Detail, MICRO_STEPS_ON_A_GPU, Probe, Resources, STEPS};
+pub use simulated::SimulatedProcess;
 pub use soak::{Growth, Shape, Soak, SoakReport};

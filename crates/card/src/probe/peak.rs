@@ -159,7 +159,9 @@ impl Highest {
                 bytes,
             })
             .collect();
-        modules.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.module.cmp(&b.module)));
+        crate::order::by(&mut modules, |a, b| {
+            b.bytes.cmp(&a.bytes).then_with(|| a.module.cmp(&b.module))
+        });
         let others = modules.split_off(modules.len().min(MODULES));
         let tensor = program.tensor(self.tensor);
         let (module, operation) = owner(&tensor.label, tensor.category);

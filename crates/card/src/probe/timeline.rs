@@ -229,7 +229,7 @@ impl MemoryOverTime {
             })
             .filter(|share| share.bytes > 0)
             .collect();
-        shares.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+        crate::order::by_key(&mut shares, |share| std::cmp::Reverse(share.bytes));
         let peaks = self.peaks;
         let peak = self.highest.map(|highest| {
             let alive = (0..).zip(&self.held).filter_map(|(index, held)| {

@@ -65,7 +65,7 @@ pub(super) fn compare(
         .map(|settings| row(requests, conditions, settings))
         .collect();
     // A stable sort: the default goes before what is no better.
-    rows.sort_by_key(|row| {
+    crate::order::by_key(&mut rows, |row| {
         (
             rank(row.verdict),
             row.smallest_limit.map_or(u64::MAX, |limit| limit.0),

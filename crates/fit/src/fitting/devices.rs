@@ -199,7 +199,7 @@ fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
         .into_iter()
         .filter(|gpu| is_of_kind(&gpu.name, kind))
         .collect();
-    meant.sort_by_key(is_used);
+    crate::order::by_key(&mut meant, is_used);
     let are_all = meant.len() == all;
     let Some(gpu) = meant.into_iter().next() else {
         let missing = format!("no GPU of this machine is of the kind {kind}");
@@ -283,7 +283,7 @@ pub(super) fn together(
         _any_other => true,
     };
     let mut free_first: Vec<&Gpu> = gpus.iter().filter(is_meant).collect();
-    free_first.sort_by_key(|gpu| is_used(gpu));
+    crate::order::by_key(&mut free_first, |gpu| is_used(gpu));
     let are_alike = |a: &Gpu, b: &Gpu| {
         (&a.name, a.total_bytes, a.compute, a.multiprocessors)
             == (&b.name, b.total_bytes, b.compute, b.multiprocessors)

@@ -40,7 +40,7 @@ const WAITING: usize = 16;
 
 /// What the child says.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 enum Message {
     /// The first line.
     Hello {
@@ -238,7 +238,9 @@ fn read_messages(mut stdout: impl BufRead, messages: &SyncSender<Message>) {
         if !matches!(read, Ok(1..)) {
             return;
         }
-        let Ok(message) = serde_json::from_slice(&line) else {
+        // From a text, as what a worker says: the reading of a report is compiled for each source.
+        let message = str::from_utf8(&line).map(serde_json::from_str);
+        let Ok(Ok(message)) = message else {
             return;
         };
         if messages.send(message).is_err() {
@@ -374,7 +376,10 @@ mod tests {
     #[test]
     fn what_never_began_to_work_is_not_held_against_the_fit() {
         let no_such_command = Script::new("exit 2");
-        let other = Script::new(r#"echo '{"message": "hello", "rules": "others"}'; read request"#);
+        let hello = say(&Message::Hello {
+            rules: "others".to_owned(),
+        });
+        let other = Script::new(&format!("{hello}; read request"));
         let missing = Script {
             program: PathBuf::from("/nowhere/batchfit"),
             ..Script::new("")

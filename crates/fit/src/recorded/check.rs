@@ -122,7 +122,7 @@ impl Check {
         mut sequences: Vec<Sequence>,
         against: Option<&Sequence>,
     ) -> Result<Check, RecordedError> {
-        sequences.sort_by_key(|sequence| sequence.batch);
+        crate::order::by_key(&mut sequences, |sequence| sequence.batch);
         let steps = Steps::learn(sequences.clone())?;
         let mut alignments = Vec::new();
         for pair in sequences.windows(2) {
@@ -264,7 +264,7 @@ fn kinds(steps: &Steps, batch: u64) -> Vec<Kind> {
         bytes_at_peak,
     };
     let mut kinds: Vec<Kind> = kinds.into_iter().map(kind).collect();
-    kinds.sort_by_key(|kind| std::cmp::Reverse(kind.bytes_at_peak));
+    crate::order::by_key(&mut kinds, |kind| std::cmp::Reverse(kind.bytes_at_peak));
     kinds
 }
 
@@ -281,7 +281,7 @@ fn borders(steps: &Steps) -> Vec<Border> {
             });
         }
     }
-    borders.sort_by_key(|border| std::cmp::Reverse(border.bytes));
+    crate::order::by_key(&mut borders, |border| std::cmp::Reverse(border.bytes));
     borders.truncate(MOST_LISTED);
     borders
 }
@@ -309,7 +309,9 @@ fn uncertain(steps: &Steps) -> Vec<UncertainSize> {
             recorded,
         });
     }
-    sizes.sort_by_key(|size| std::cmp::Reverse(size.recorded.last().map(|(_, bytes)| *bytes)));
+    crate::order::by_key(&mut sizes, |size| {
+        std::cmp::Reverse(size.recorded.last().map(|(_, bytes)| *bytes))
+    });
     sizes.truncate(MOST_LISTED);
     sizes
 }

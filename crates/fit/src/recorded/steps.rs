@@ -51,7 +51,7 @@ pub(super) type Recorded = Vec<(u64, Option<u64>)>;
 impl Steps {
     /// Learns from recordings of several batches, in any order.
     pub fn learn(mut sequences: Vec<Sequence>) -> Result<Steps, RecordedError> {
-        sequences.sort_by_key(|sequence| sequence.batch);
+        crate::order::by_key(&mut sequences, |sequence| sequence.batch);
         let Some(last) = sequences.last() else {
             return Err(RecordedError::None);
         };

@@ -86,7 +86,9 @@ pub fn short_plans(target: u64, world_size: u64, safe_max: u64) -> Vec<Plan> {
 pub fn closest_plans(target: u64, world_size: u64, accumulating: u64, at_once: u64) -> Vec<Plan> {
     let mut closest = short_plans(target, world_size, accumulating);
     closest.extend(one_step(target, world_size, at_once));
-    closest.sort_by_key(|plan| (plan.shortfall, plan.accumulation_steps));
+    crate::order::by_key(&mut closest, |plan| {
+        (plan.shortfall, plan.accumulation_steps)
+    });
     closest
 }
 

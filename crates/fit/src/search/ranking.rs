@@ -20,7 +20,7 @@ pub struct RankKey {
 /// The order of the variants, best first, as positions in `keys`. Ties keep their order, so that of the request.
 pub fn rank(keys: &[RankKey]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..keys.len()).collect();
-    order.sort_by(|a, b| better_first(&keys[*a], &keys[*b]));
+    crate::order::by(&mut order, |a, b| better_first(&keys[*a], &keys[*b]));
     order
 }
 

@@ -31,7 +31,7 @@ impl Answer {
         let is_used = |process: &&Process| process.start.is_some() || !process.driver.is_empty();
         let users: Vec<&Process> = heard.processes.iter().filter(is_used).collect();
         let mut peaks: Vec<Peak> = users.iter().flat_map(|process| peaks_of(process)).collect();
-        peaks.sort_by_key(|peak| (peak.rank, peak.device));
+        crate::order::by_key(&mut peaks, |peak| (peak.rank, peak.device));
         // The first of equals: rank 0.
         let top = peaks
             .iter()

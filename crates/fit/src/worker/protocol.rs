@@ -1,4 +1,4 @@
-//! What parent and child say to each other: one JSON object per line.
+//! What parent and child say to each other: one JSON value per line.
 //!
 //! The child speaks first (`hello`), because it is the one that may be another program. Then each order
 //! gets exactly one answer. There are no unasked messages, so a line that was not asked for is a fault.
@@ -9,7 +9,7 @@ use crate::model::Variant;
 use crate::probe::ProbeReport;
 
 /// Changes whenever a message does; parent and child are the same binary unless it was replaced meanwhile.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// The longest line that the child may write. A report with its timeline has about 50 KiB.
 pub const LONGEST_ANSWER: usize = 4 << 20;
@@ -19,7 +19,7 @@ pub const LONGEST_ORDER: usize = 256 << 20;
 
 /// Parent to child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Take a device, before the model is sent: a waiting process asks often. Answered by `taken`, or by `busy`:
     /// then it is to be asked again.
@@ -65,7 +65,7 @@ pub struct ProbeOrder {
 
 /// Child to parent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "message", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The first line.
     Hello {

@@ -53,7 +53,10 @@ const LONG_ANSWERS: usize = 4;
 
 /// What every handler may use.
 #[derive(Clone)]
-pub struct App {
+pub struct App(Arc<Service>);
+
+/// The parts of the service.
+pub struct Service {
     jobs: Jobs,
     /// One for each request that may wait for a fit to end.
     waiters: Slots,
@@ -66,6 +69,14 @@ pub struct App {
     uploads: Uploads,
     response_cache: ResponseCache,
     metrics: Metrics,
+}
+
+impl std::ops::Deref for App {
+    type Target = Service;
+
+    fn deref(&self) -> &Service {
+        &self.0
+    }
 }
 
 /// The whole service, in memory, as it is on loopback.
@@ -121,7 +132,7 @@ fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
             metrics::observe,
         ))
         .layer(around)
-        .with_state(App {
+        .with_state(App(Arc::new(Service {
             uploads: Uploads::new(jobs.large_models(), jobs.db().folder()),
             jobs,
             waiters: Slots::new(waiters),
@@ -130,7 +141,7 @@ fn gated(jobs: Jobs, gate: AccessPolicy, waiters: usize) -> Router {
             long_answers: Arc::new(Semaphore::new(LONG_ANSWERS)),
             response_cache: ResponseCache::default(),
             metrics,
-        })
+        })))
 }
 
 /// Everything that can be asked.

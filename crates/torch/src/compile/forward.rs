@@ -172,7 +172,7 @@ impl Forward {
                 });
         }
         for scopes in self.scopes.values_mut() {
-            scopes.sort_by_key(|scope| (std::cmp::Reverse(scope.end), scope.around));
+            crate::order::by_key(scopes, |scope| (std::cmp::Reverse(scope.end), scope.around));
         }
         if let Some(dtype) = sharded.gathered_type().filter(|_| !is_half(&self.graph)) {
             self.parameter_type = dtype;

@@ -63,7 +63,7 @@ fn assumed(graph: &Graph) -> Vec<Vec<ValueId>> {
         let (value, reader) = (id.0 as usize, calls.readers[id.0 as usize].1);
         named[value] > reader && named[value] == last[value]
     };
-    made.sort_by_key(|id| {
+    crate::order::by_key(&mut made, |id| {
         let held = Reverse(holder[id.0 as usize]);
         (outlives_calls(id), held, Reverse(calls.depth(*id)), *id)
     });

@@ -196,7 +196,7 @@ fn look(folder: &Path) -> Vec<Found> {
             })
         });
     let mut found: Vec<Found> = found.collect();
-    found.sort_by(|a, b| b.cmp(a));
+    crate::order::by(&mut found, |a, b| b.cmp(a));
     found.truncate(MOST);
     found
 }

@@ -77,7 +77,7 @@ impl Instance {
             .map(|machine| (likeness(machine.name), machine.name))
             .filter(|(score, _)| *score > least)
             .collect();
-        scored.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        crate::order::by(&mut scored, |(a, _), (b, _)| b.total_cmp(a));
         scored.truncate(MOST_ALIKE);
         scored.into_iter().map(|(_, name)| name).collect()
     }

@@ -14,17 +14,8 @@ pub struct CardMemory {
 }
 
 impl CardMemory {
-    /// An allocator that may reserve `limit` of it.
-    pub fn allocator(
-        &self,
-        settings: &Settings,
-        limit: Bytes,
-    ) -> CachingAllocator<SimulatedMemory> {
-        self.observed(settings, limit, ())
-    }
-
-    /// The same, which tells `observer` of every event.
-    pub fn observed<O: Observer>(
+    /// An allocator that may reserve `limit` of it, and tells `observer` of every event.
+    pub fn allocator<O: Observer>(
         &self,
         settings: &Settings,
         limit: Bytes,

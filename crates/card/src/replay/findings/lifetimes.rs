@@ -138,7 +138,9 @@ impl<'r> Lifetimes<'r> {
                 blocks,
             })
             .collect();
-        lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
+        crate::order::by(&mut lines, |a, b| {
+            b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line))
+        });
         let others = lines.split_off(lines.len().min(LINES));
         let others = LineBytes {
             line: None,

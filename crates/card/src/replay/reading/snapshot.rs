@@ -199,7 +199,7 @@ impl<'p> Reader<'p, '_> {
             segment.used = self.used(&segment, blocks, &place)?;
             layout.segments.push(segment);
         }
-        layout.segments.sort_by_key(|segment| segment.address);
+        crate::order::by_key(&mut layout.segments, |segment| segment.address);
         for pair in layout.segments.windows(2) {
             if pair[0].address.offset(pair[0].size) > pair[1].address {
                 return Err(RecordingError::at(

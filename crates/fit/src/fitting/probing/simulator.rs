@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::EngineError;
-use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory};
+use crate::alloc::Settings;
 use crate::compile::{CompileError, Process, RankClass, rank_classes};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::limits::Cancel;
 use crate::model::{Mode, Request, Variant, Workload};
 use crate::probe::{
-    Cancelled, Detail, Evidence, PeakMemory, Probe, ProbeReport, Resources, STEPS, SpeedFrom,
-    Verdict,
+    Cancelled, Detail, Evidence, PeakMemory, Probe, ProbeReport, STEPS, SimulatedProcess,
+    SpeedFrom, Verdict,
 };
 use crate::program::Program;
 use crate::search::MAX_BATCH;
@@ -187,17 +187,15 @@ impl Simulator {
             },
             detail,
         };
-        let (cancel, launcher) = (&self.cancel, &mut self.launcher);
-        let report = match detail {
-            Detail::Verdict | Detail::Full => {
-                let mut allocator = memory.allocator(&self.settings, limit);
-                ran(&probe, &mut allocator, (launcher, evidence), cancel)
-            }
-            Detail::Events => {
-                let mut allocator = memory.observed(&self.settings, limit, Vec::new());
-                ran(&probe, &mut allocator, (launcher, evidence), cancel)
-            }
+        let mut process = SimulatedProcess {
+            memory,
+            settings: &self.settings,
+            limit,
+            launcher: &mut self.launcher,
+            evidence,
+            cancel: &self.cancel,
         };
+        let report = process.probe(&probe);
         let mut report = report.map_err(|Cancelled| EngineError::Cancelled)?;
         let mut uncertainties = self.uncertainties.clone();
         if let Some(estimates) = self.launcher.take_estimates() {
@@ -244,21 +242,6 @@ impl Simulator {
             headroom: VariantHeadroom::default(),
         })
     }
-}
-
-/// Runs a probe in an allocator's memory.
-fn ran<O: Observer>(
-    probe: &Probe<'_>,
-    allocator: &mut CachingAllocator<SimulatedMemory, O>,
-    (launcher, evidence): (&mut SimulatedLauncher, Evidence),
-    cancel: &Cancel,
-) -> Result<ProbeReport, Cancelled> {
-    let mut resources = Resources {
-        allocator,
-        launcher,
-        evidence,
-    };
-    probe.run_cancellable(&mut resources, cancel)
 }
 
 impl Runner for Simulator {

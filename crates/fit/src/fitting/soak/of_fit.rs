@@ -65,7 +65,7 @@ pub(in crate::fitting) fn last(
         soaked.push((entry, report, place));
     }
     // Optimizers are compared in the order of the request.
-    soaked.sort_by_key(|(entry, ..)| {
+    crate::order::by_key(&mut soaked, |(entry, ..)| {
         let mut variants = request.variants.iter();
         variants.position(|variant| *variant == entry.variant)
     });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
-use crate::alloc::{Settings, SimulatedMemory};
+use crate::alloc::Settings;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
 use crate::fitting::engine::{card, lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
@@ -13,7 +13,8 @@ use crate::model::{
     Variant, Workload,
 };
 use crate::probe::{
-    Cancelled, Detail, Evidence, Probe, ProbeReport, Resources, Shape, Soak, SoakReport, Verdict,
+    Cancelled, Detail, Evidence, Probe, ProbeReport, Shape, SimulatedProcess, Soak, SoakReport,
+    Verdict,
 };
 use crate::program::Program;
 use crate::units::Bytes;
@@ -171,7 +172,7 @@ impl Steps {
             steps: 1,
             detail: Detail::Full,
         };
-        self.on_card(|resources| probe.run_cancellable(resources, &self.cancel))
+        self.on_card(|process| process.probe(&probe))
     }
 
     /// Runs all steps with this batch.
@@ -193,20 +194,23 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        self.on_card(|resources| soak.run(resources, &self.cancel))
+        self.on_card(|process| process.soak(&soak))
     }
 
     /// Lets something run in a process of its own on the card.
     fn on_card<T>(
         &self,
-        run: impl FnOnce(&mut Resources<'_, SimulatedMemory>) -> Result<T, Cancelled>,
+        run: impl FnOnce(&mut SimulatedProcess<'_>) -> Result<T, Cancelled>,
     ) -> Result<T, EngineError> {
-        let mut resources = Resources {
-            allocator: &mut self.memory.allocator(&self.settings, self.limit),
+        let mut process = SimulatedProcess {
+            memory: self.memory,
+            settings: &self.settings,
+            limit: self.limit,
             launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
+            cancel: &self.cancel,
         };
-        run(&mut resources).map_err(|Cancelled| EngineError::Cancelled)
+        run(&mut process).map_err(|Cancelled| EngineError::Cancelled)
     }
 }
 

@@ -142,7 +142,9 @@ impl Solver<'_> {
         mut chosen: Vec<usize>,
         worths: &[Worth],
     ) -> Result<Vec<usize>, EngineError> {
-        chosen.sort_by(|a, b| worths[*a].takes.total_cmp(&worths[*b].takes).then(a.cmp(b)));
+        crate::order::by(&mut chosen, |a, b| {
+            worths[*a].takes.total_cmp(&worths[*b].takes).then(a.cmp(b))
+        });
         let (mut least, mut most) = (1, chosen.len());
         while least < most {
             let middle = usize::midpoint(least, most);

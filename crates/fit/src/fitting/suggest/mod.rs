@@ -233,7 +233,7 @@ fn suggestions(
     if aim.at_once == 0 && !found.iter().any(fits) {
         combined::add(&trials, &candidates, &mut found, observer)?;
     }
-    found.sort_by_key(|(price, suggestion)| {
+    crate::order::by_key(&mut found, |(price, suggestion)| {
         let Suggestion {
             reaches, gained, ..
         } = suggestion;
@@ -300,7 +300,7 @@ impl Trials<'_> {
                 .flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic)))
                 .collect::<Vec<_>>()
         });
-        done.sort_by_key(|(at, _)| *at);
+        crate::order::by_key(&mut done, |(at, _)| *at);
         done.into_iter().map(|(_, one)| one).collect()
     }
 

@@ -108,7 +108,7 @@ fn believed<'t>(
     asks: impl Fn(&Reporter) -> Share,
 ) -> (Share, Share) {
     let mut asked: Vec<(Share, &Reporter)> = reporters.map(|one| (asks(one), one)).collect();
-    asked.sort_by_key(|(share, _)| Reverse(*share));
+    crate::order::by_key(&mut asked, |(share, _)| Reverse(*share));
     let is_confirmed = |place: usize| {
         let (_, one) = asked[place];
         let mut more = asked[..place].iter();

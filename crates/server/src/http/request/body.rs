@@ -49,10 +49,8 @@ impl FromRequest<App> for RequestBody {
         {
             return Ok(RequestBody::Answered(answer));
         }
-        let is_named = named.is_some();
-        let digest = move |body: &[u8]| is_named.then(|| Digest::of(body).to_string());
-        let BufferedBody { read, permit } = parse(received, app, digest, |_| ()).await?;
-        let (read, body, ()) = read;
+        let BufferedBody { read, permit } = parse(received, app, named.is_some(), &[]).await?;
+        let (read, Beside { body, .. }) = read;
         let key = named
             .zip(body)
             .map(|(key, body)| IdempotencyKey { owner, key, body });
@@ -81,60 +79,67 @@ impl FromRequest<App> for ProbeBody {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<ProbeBody, Problem> {
-        let batch = |document: &mut RequestDocument| {
-            let other = document.take("batch_size");
-            (document.take("batch").or(other), document.take("detail"))
-        };
         let received = app.uploads.arrive(request).await?;
-        let BufferedBody { read, permit } = parse(received, app, |_| (), batch).await?;
-        let (request, (), (batch, detail)) = read;
+        let names = &["batch", "batch_size", "detail"];
+        let BufferedBody { read, permit } = parse(received, app, false, names).await?;
+        let (request, Beside { mut taken, .. }) = read;
         let read = Probe {
             request,
-            batch: valid_batch(batch)?,
-            events: valid_detail(detail)?,
+            batch: valid_batch(taken[0].take().or(taken[1].take()))?,
+            events: valid_detail(taken[2].take())?,
         };
         Ok(ProbeBody(BufferedBody { read, permit }))
     }
 }
 
 /// A request as far as it can be read from its body alone.
-enum ParsedBody<B, T> {
+enum ParsedBody {
     /// The whole of it.
-    Whole(Box<model::Request>, B, T),
+    Whole(Box<model::Request>),
     /// The document, which names uploads.
-    Naming(RequestDocument, Vec<Reference>, B, T),
+    Naming(RequestDocument, Vec<Reference>),
 }
 
-/// Reads the request in a body, with the uploads that it names; `whole` looks at the whole body, and `beside` takes out of the document what belongs to
-/// another part of the service.
-async fn parse<B: Send + 'static, T: Send + 'static>(
+/// What is read beside a request.
+struct Beside {
+    /// The digest of the whole body, where it was asked for.
+    body: Option<String>,
+    /// The members that were asked for.
+    taken: Vec<Option<Value>>,
+}
+
+/// Reads the request in a body, with the uploads that it names; `is_named` asks for the digest of the whole body, and `names` are members of
+/// the document that belong to another part of the service, and are taken out of it.
+async fn parse(
     received: ReceivedBody,
     app: &App,
-    whole: impl FnOnce(&[u8]) -> B + Send + 'static,
-    beside: impl FnOnce(&mut RequestDocument) -> T + Send + 'static,
-) -> Result<BufferedBody<(model::Request, B, T)>, Problem> {
+    is_named: bool,
+    names: &'static [&'static str],
+) -> Result<BufferedBody<(model::Request, Beside)>, Problem> {
     let jobs = app.jobs.clone();
     let read = move |body: Vec<u8>| {
-        let whole = whole(&body);
+        let digest = is_named.then(|| Digest::of(&body).to_string());
         let mut document = document(body)?;
-        let beside = beside(&mut document);
+        let beside = Beside {
+            body: digest,
+            taken: names.iter().map(|name| document.take(name)).collect(),
+        };
         let references = document.references()?;
-        Ok(if references.is_empty() {
-            ParsedBody::Whole(Box::new(jobs.parse(document)?), whole, beside)
+        let read = if references.is_empty() {
+            ParsedBody::Whole(Box::new(jobs.parse(document)?))
         } else {
-            ParsedBody::Naming(document, references, whole, beside)
-        })
+            ParsedBody::Naming(document, references)
+        };
+        Ok((read, beside))
     };
     let owner = received.owner.clone();
     let BufferedBody { read, permit } = app.uploads.read(received, read).await?;
-    let (document, references, whole, beside) = match read {
-        ParsedBody::Whole(request, whole, beside) => {
-            let read = (*request, whole, beside);
+    let (document, references, beside) = match read {
+        (ParsedBody::Whole(request), beside) => {
+            let read = (*request, beside);
             return Ok(BufferedBody { read, permit });
         }
-        ParsedBody::Naming(document, references, whole, beside) => {
-            (document, references, whole, beside)
-        }
+        (ParsedBody::Naming(document, references), beside) => (document, references, beside),
     };
     // From here on it takes what a body would that has the uploads in it.
     drop(permit);
@@ -145,7 +150,7 @@ async fn parse<B: Send + 'static, T: Send + 'static>(
     let packed = app.jobs.load_uploads(found).await?;
     let jobs = app.jobs.clone();
     let parse = move || Ok(jobs.parse_with_uploads(document, &Uploads::unpack(packed)?)?);
-    let read = (on_thread(parse).await?, whole, beside);
+    let read = (on_thread(parse).await?, beside);
     Ok(BufferedBody { read, permit })
 }
 

@@ -204,9 +204,21 @@ impl Uploads {
     /// Decompresses a body and has it read, both away from the threads that serve connections.
     pub(in crate::http) async fn read<T: Send + 'static>(
         &self,
-        mut received: ReceivedBody,
+        received: ReceivedBody,
         read: impl FnOnce(Vec<u8>) -> Result<T, Problem> + Send + 'static,
     ) -> Result<BufferedBody<T>, Problem> {
+        // Boxed, as what `on_thread` does.
+        let boxed = |bytes| read(bytes).map(|done| -> Box<dyn Any + Send> { Box::new(done) });
+        let BufferedBody { read, permit } = self.boxed_read(received, Box::new(boxed)).await?;
+        let read = *read.downcast().expect("`read` gave it");
+        Ok(BufferedBody { read, permit })
+    }
+
+    async fn boxed_read(
+        &self,
+        mut received: ReceivedBody,
+        read: Box<dyn FnOnce(Vec<u8>) -> Done + Send>,
+    ) -> Result<BufferedBody<Box<dyn Any + Send>>, Problem> {
         if received.is_gzip {
             return self.expand(received, decompress, read).await;
         }

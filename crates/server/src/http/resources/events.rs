@@ -94,7 +94,7 @@ pub(in crate::http) async fn get_fit_events(
     let place = place(&app, &client)?;
     let reader = Reader {
         follower,
-        jobs: app.jobs,
+        jobs: app.jobs.clone(),
         id,
         is_first: true,
         _place: place,
@@ -149,7 +149,7 @@ pub(in crate::http) async fn get_events(
     let place = place(&app, &client)?;
     let reader = AnyReader {
         changes: app.jobs.follow_all(),
-        jobs: app.jobs,
+        jobs: app.jobs.clone(),
         is_first: true,
         _place: place,
     };

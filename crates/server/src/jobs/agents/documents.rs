@@ -1,12 +1,14 @@
 //! What agents and the service say to each other.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::device::sim::Card;
 use crate::jobs::document::VERSION;
 use crate::jobs::{FitError, FitResult, Progress};
-use crate::limits::{is_hidden, shorten};
+use crate::limits::{clause, is_hidden, shorten};
 use crate::model::{ENGINE_DIGEST, HeadroomCalibration, RequestError, is_host_name};
 use crate::store::{Assignment, FitState, Time};
 
@@ -327,6 +329,7 @@ pub enum JobOutcome {
     /// There is an answer.
     Answered {
         /// The answer.
+        #[serde(deserialize_with = "answer")]
         result: Box<FitResult>,
     },
     /// There is none.
@@ -336,6 +339,12 @@ pub enum JobOutcome {
     },
     /// The agent ends, or its card is gone: another agent is to work on it, as if this attempt had not been.
     Released,
+}
+
+/// Reads an answer by way of its text: see [`FitResult::from_json`].
+fn answer<'de, D: Deserializer<'de>>(from: D) -> Result<Box<FitResult>, D::Error> {
+    let text = Value::deserialize(from)?.to_string();
+    FitResult::from_json(&text).map_err(|error| D::Error::custom(clause(&error)))
 }
 
 #[cfg(test)]

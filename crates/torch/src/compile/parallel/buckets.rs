@@ -60,7 +60,7 @@ pub(super) fn parts(members: &[Member], limits: &[u64]) -> Parts {
 
 /// The parts in the order of their first members.
 pub(super) fn by_first(mut parts: Parts) -> Parts {
-    parts.sort_by_key(|part| part.first().copied());
+    crate::order::by_key(&mut parts, |part| part.first().copied());
     parts
 }
 

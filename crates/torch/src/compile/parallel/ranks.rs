@@ -117,7 +117,9 @@ fn classes(held: Vec<((u64, u64), TensorBytes)>) -> Vec<RankClass> {
     }
     let mut all: Vec<(TensorBytes, Vec<(u64, u64)>)> = alike.into_iter().collect();
     let first = |ranks: &[(u64, u64)]| ranks.first().map_or(0, |(first, _)| *first);
-    all.sort_by_key(|(held, ranks)| (std::cmp::Reverse(held.iter().sum::<u64>()), first(ranks)));
+    crate::order::by_key(&mut all, |(held, ranks)| {
+        (std::cmp::Reverse(held.iter().sum::<u64>()), first(ranks))
+    });
     let mut kept: Vec<(TensorBytes, RankClass)> = Vec::new();
     for (held, ranks) in all {
         let more = kept.iter().position(|(more, _)| is_within(&held, more));

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 /// behind the last that got one are left out.
 pub(in crate::compile) fn partition(elements: &[u64], ranks: u64) -> Vec<Vec<usize>> {
     let mut largest_first: Vec<usize> = (0..elements.len()).collect();
-    largest_first.sort_by_key(|index| std::cmp::Reverse(elements[*index]));
+    crate::order::by_key(&mut largest_first, |index| {
+        std::cmp::Reverse(elements[*index])
+    });
     let used = ranks.min(elements.len() as u64).max(1);
     let mut totals: BTreeSet<(u64, u64)> = (0..used).map(|rank| (0, rank)).collect();
     let mut parts: Vec<Vec<usize>> = (0..used).map(|_| Vec::new()).collect();

@@ -74,7 +74,7 @@ impl Eager {
     ) -> TensorBody {
         let apart = |dim: usize| std::cmp::Reverse(x.strides[dim].at(1 << 20));
         let mut order: Vec<usize> = (0..shape.len()).filter(|dim| !dims.contains(dim)).collect();
-        order.sort_by_key(|dim| apart(*dim));
+        crate::order::by_key(&mut order, |dim| apart(*dim));
         let batched = order.len();
         order.extend(dims);
         let lay =

@@ -85,7 +85,7 @@ impl Eager {
         };
         run.carry_out(self, &line, None);
         let mut results = run.results;
-        results.sort_by_key(|(index, ..)| *index);
+        crate::order::by_key(&mut results, |(index, ..)| *index);
         for (name, source) in &saves {
             let index = source
                 .strip_prefix('y')

@@ -143,7 +143,7 @@ impl Command {
     pub(super) fn results(&self, words: &[&'static str]) -> Vec<Source> {
         let mut found = Vec::new();
         self.collect(words, &mut found);
-        found.sort_by_key(|(index, _)| *index);
+        crate::order::by_key(&mut found, |(index, _)| *index);
         found.into_iter().map(|(_, source)| source).collect()
     }
 

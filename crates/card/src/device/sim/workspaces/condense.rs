@@ -408,7 +408,9 @@ impl Grids {
             .values()
             .map(|job| job.keys().copied().collect())
             .collect();
-        sets.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        crate::order::by(&mut sets, |a, b| {
+            b.len().cmp(&a.len()).then_with(|| a.cmp(b))
+        });
         let mut grids: Vec<Vec<u64>> = Vec::new();
         for set in sets {
             if !grids.iter().any(|grid| grid.starts_with(&set)) {

@@ -46,7 +46,9 @@ pub(super) type Similar = Vec<(f32, ConvolutionLayer)>;
 /// The nearest of several tables' nearest.
 pub(super) fn nearest_of(tables: impl IntoIterator<Item = Similar>) -> Similar {
     let mut all: Similar = tables.into_iter().flatten().collect();
-    all.sort_by(|(one, a), (other, b)| one.total_cmp(other).then_with(|| a.cmp(b)));
+    crate::order::by(&mut all, |(one, a), (other, b)| {
+        one.total_cmp(other).then_with(|| a.cmp(b))
+    });
     all.dedup_by(|(_, one), (_, other)| one == other);
     all.truncate(MOST_LOOKED_AT);
     all

@@ -227,7 +227,7 @@ impl Sharded {
     /// Units but the model, outer ones first.
     fn module_order(&self) -> impl Iterator<Item = usize> {
         let mut order: Vec<usize> = (0..self.root()).collect();
-        order.sort_by_key(|unit| self.groups[*unit].first);
+        crate::order::by_key(&mut order, |unit| self.groups[*unit].first);
         order.into_iter()
     }
 }

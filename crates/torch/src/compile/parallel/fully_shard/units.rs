@@ -98,7 +98,7 @@ pub(super) fn units(graph: &Graph, paths: &[String]) -> Vec<Unit> {
         }
     }
     let mut units: Vec<Unit> = units.into_values().collect();
-    units.sort_by_key(|unit| {
+    crate::order::by_key(&mut units, |unit| {
         let at = last.get(unit.path.as_str()).copied();
         (at.unwrap_or(usize::MAX), std::cmp::Reverse(unit.path.len()))
     });
@@ -135,7 +135,9 @@ pub(super) fn calls(graph: &Graph, units: &[Unit]) -> Vec<UnitCall> {
         }
     }
     let mut calls: Vec<UnitCall> = ranges.into_values().collect();
-    calls.sort_by_key(|call| (call.nodes.start, std::cmp::Reverse(call.nodes.end)));
+    crate::order::by_key(&mut calls, |call| {
+        (call.nodes.start, std::cmp::Reverse(call.nodes.end))
+    });
     let mut open: Vec<usize> = Vec::new();
     for call in &mut calls {
         open.retain(|end| *end > call.nodes.start);
