@@ -89,6 +89,18 @@ fn problem(words: &mut Vec<OsString>) -> Option<clap::Error> {
     }
 }
 
+/// A switch with a value behind it, at this place, as in `--cpu-offload true`: with the switch alone, or without it.
+fn switched(value: &str, at: usize, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
+    let is_on = is_on(value)?;
+    let switch = typed.get(at.checked_sub(1)?)?.to_str()?;
+    let switch = switch.starts_with("--").then_some(switch)?;
+    let mut words = typed.to_vec();
+    words.drain(at - usize::from(!is_on)..=at);
+    let read = if is_on { "given" } else { "not given" };
+    let note = format!("{switch} takes no value: {value} is read as {read}");
+    Some((words, note))
+}
+
 /// What is typed with the flag of another tool that an error is about in the words of this one, and a note of it.
 pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
     let text = |at: usize| typed.get(at).and_then(|one| one.to_str());
@@ -120,15 +132,8 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let is_asking = ASKING.contains(&command);
     let is_word = kind == ErrorKind::UnknownArgument && !flag.starts_with('-');
     let behind = typed.iter().position(|it| is_word && **it == *flag);
-    // `--cpu-offload true`
-    if let (Some(at), Some(is_on)) = (behind, is_on(flag))
-        && text(at - 1)?.starts_with("--")
-    {
-        let (switch, mut words) = (text(at - 1)?, typed.to_vec());
-        words.drain(at - usize::from(!is_on)..=at);
-        let read = if is_on { "given" } else { "not given" };
-        let note = format!("{switch} takes no value: {flag} is read as {read}");
-        return Some((words, note));
+    if let Some(switched) = behind.and_then(|at| switched(flag, at, typed)) {
+        return Some(switched);
     }
     let is_part = is_word && (is_asking || command == "run");
     if let Some(joined) = is_part.then(|| continued(command, flag, typed)).flatten() {

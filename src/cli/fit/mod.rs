@@ -107,18 +107,7 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     if !is_module {
         learn_before(&arguments.kept, &engine, &mut asked.questions);
     }
-    let lengths = asked
-        .questions
-        .iter()
-        .filter_map(|it| it.lengths.as_deref());
-    if let Some(many) = lengths
-        .map(|it| it.each.len())
-        .find(|it| *it > MANY_LENGTHS)
-    {
-        output::note(&format!(
-            "each of {many} lengths is searched by itself; `--multiple-of 8` rounds them up, as collators pad them, which is faster"
-        ));
-    }
+    say_many_lengths(&asked.questions);
     let assumes_length = asked.assumes_length;
     let answers = answer_all(arguments, &engine, asked, is_module, &shown)?;
     shown.end();
@@ -149,6 +138,19 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
         output::text(&report::why(&only.result, &style))?;
     }
     Ok(outcome)
+}
+
+/// Says what takes long where many lengths are asked about.
+fn say_many_lengths(questions: &[Request]) {
+    let lengths = questions.iter().filter_map(|it| it.lengths.as_deref());
+    let many = lengths
+        .map(|it| it.each.len())
+        .find(|it| *it > MANY_LENGTHS);
+    if let Some(many) = many {
+        output::note(&format!(
+            "each of {many} lengths is searched by itself; `--multiple-of 8` rounds them up, as collators pad them, which is faster"
+        ));
+    }
 }
 
 /// Refuses several answers in a format that holds one.

@@ -106,7 +106,7 @@ impl Rules {
 /// Whether a line says what the pattern is.
 pub(super) fn says(pattern: &Regex, line: &[u8]) -> bool {
     let has = |mark: &&str| memmem::find(line, mark.as_bytes()).is_some();
-    (pattern.as_str() != USUAL || MARKS.iter().any(|mark| has(&mark)))
+    (pattern.as_str() != USUAL || MARKS.iter().any(has))
         && pattern.is_match(&String::from_utf8_lossy(line))
 }
 

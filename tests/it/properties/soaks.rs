@@ -38,7 +38,7 @@ fn soaked(
     let mut allocator = Card::find("t4")
         .unwrap()
         .memory()
-        .allocator(settings, limit);
+        .allocator(settings, limit, ());
     let mut launcher = SimulatedLauncher::default();
     let mut resources = Resources {
         allocator: &mut allocator,

@@ -3,11 +3,14 @@
 
 use std::collections::HashMap;
 
-use crate::limits::shorten;
+use crate::limits::{is_cancelled, shorten};
 use crate::shape::Extent;
 
 /// Deepest nesting read; the expressions PyTorch writes for batched shapes nest a few deep.
 const DEPTH: usize = 32;
+
+/// Most bytes of all expressions, each as often as it is read: 300,000 of a hundred characters, when PyTorch's have 20 to 100.
+const MOST_READ: usize = 32 << 20;
 
 /// Why a size is not known.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub(super) struct Symbols {
     named: Option<String>,
     /// What stands for sizes that depend on values.
     of_values: HashMap<String, Extent>,
+    /// Bytes of the expressions that were read: a document may repeat one without end.
+    read: usize,
 }
 
 impl Symbols {
@@ -51,6 +56,11 @@ impl Symbols {
 
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
     pub(super) fn extent(&mut self, text: &str) -> Result<Extent, SymbolError> {
+        self.read += text.len();
+        if self.read > MOST_READ || is_cancelled() {
+            let problem = format!("its sizes are longer than {} MiB in all", MOST_READ >> 20);
+            return Err(SymbolError::Refused(problem));
+        }
         let mut parser = Parser {
             whole: text,
             rest: text,

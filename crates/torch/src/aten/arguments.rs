@@ -10,7 +10,7 @@ use crate::shape::{DType, Extent, Number, Type};
 /// Largest number read for a kernel, stride, padding or index: keeps sums of them inside `u64`.
 const LARGEST: i64 = 1 << 31;
 
-/// Most results of an operator that names none of them.
+/// Most tensors of a list, and most results of an operator that names none of them.
 pub const MOST_PARTS: u64 = 1 << 16;
 
 /// The arguments of one node. Every problem is a clause that names the argument.
@@ -115,25 +115,27 @@ impl<'a> Arguments<'a> {
 
     /// A list of tensors.
     pub fn tensors(&self, name: &str) -> Result<Vec<ValueId>, String> {
-        match self.required(name)? {
-            Arg::Tensors(names) => names.iter().map(|name| self.value(name)).collect(),
-            _ => Err(format!("its argument {name:?} is not a list of tensors")),
-        }
+        let all: Option<Vec<_>> = self.optional_tensors(name)?.into_iter().collect();
+        all.ok_or_else(|| format!("its argument {name:?} is not a list of tensors"))
     }
 
     /// A list of tensors some of which may be missing.
     pub fn optional_tensors(&self, name: &str) -> Result<Vec<Option<ValueId>>, String> {
-        match self.required(name)? {
-            Arg::Tensors(names) => names
-                .iter()
-                .map(|name| self.value(name).map(Some))
-                .collect(),
-            Arg::OptionalTensors(names) => names
-                .iter()
-                .map(|name| name.as_ref().map(|name| self.value(name)).transpose())
-                .collect(),
-            _ => Err(format!("its argument {name:?} is not a list of tensors")),
+        let names: Vec<Option<&str>> = match self.required(name)? {
+            Arg::Tensors(names) => names.iter().map(|name| Some(&**name)).collect(),
+            Arg::OptionalTensors(names) => names.iter().map(Option::as_deref).collect(),
+            _ => return Err(format!("its argument {name:?} is not a list of tensors")),
+        };
+        if names.len() as u64 > MOST_PARTS {
+            return Err(format!(
+                "{} tensors in {name:?}; at most {MOST_PARTS} are read",
+                names.len()
+            ));
         }
+        let names = names.into_iter();
+        names
+            .map(|name| name.map(|name| self.value(name)).transpose())
+            .collect()
     }
 
     /// Whether an argument is a number that depends on the batch or on values.

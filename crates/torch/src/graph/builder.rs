@@ -164,6 +164,7 @@ impl Builder {
     }
 
     /// A graph that is kept together with this one, whose size counts in its own.
+    #[must_use]
     pub fn inner(&self, root_class: &str) -> Builder {
         Builder {
             names: self.size(),

@@ -89,6 +89,7 @@ impl Call {
             scope: &scope,
             rows: None,
             chosen_percent: None,
+            most_results: crate::aten::MOST_PARTS,
         };
         let (op, operands) = ops::read(&arguments).unwrap().unwrap();
         let operand_types: Vec<Type> = operands.iter().map(|id| types(*id)).collect();

@@ -149,6 +149,20 @@ fn expected() -> impl Strategy<Value = Expected> {
     })
 }
 
+#[test]
+fn what_a_document_repeats_is_read_so_often() {
+    let mut symbols = Symbols::default();
+    let text = "1".to_owned() + &" + 0".repeat(MOST_READ / 16);
+
+    for _ in 0..3 {
+        assert_eq!(read(&mut symbols, &text), Ok("1".to_owned()));
+    }
+    assert_eq!(
+        problem(&mut symbols, &text),
+        "its sizes are longer than 32 MiB in all"
+    );
+}
+
 proptest! {
     #[test]
     fn what_is_read_is_what_python_calculates(expected in expected()) {

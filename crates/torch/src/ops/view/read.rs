@@ -462,6 +462,7 @@ mod tests {
             scope: &scope,
             rows: None,
             chosen_percent: None,
+            most_results: crate::aten::MOST_PARTS,
         };
         let view = part(&args, &from).ok()?;
         let made = infer(&Op::View(view), &[(DType::Float32, from)]).ok()?;
