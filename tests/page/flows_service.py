@@ -260,7 +260,9 @@ class Reachable(Page):
         keyboard.type("NVIDIA H200")
         page.get_by_label("Limit").focus()
         keyboard.type("8GiB")
-        expect(self.sentence()).to_contain_text("Train with")
+        # Of this question, not of one that was half typed: the answer that is copied stays.
+        best = self.ask({key: RESNET[key] for key in ("model", "device", "memory_limit")})["result"]["recommendation"]
+        expect(self.sentence()).to_have_text(f"Train with a micro-batch of {best['micro_batch']}.")
         page.get_by_text("Options").focus()
         keyboard.press("Enter")
         expect(page.get_by_label("Accumulation steps")).to_be_visible()

@@ -289,29 +289,6 @@ impl<'a> Walk<'a> {
         call.map_or_else(|_| String::new(), |call| call.path)
     }
 
-    /// Puts values of the recorded types in the place of what a node makes.
-    fn stand_in(
-        &mut self,
-        node: &'a ExportedNode<'a>,
-        scope: &mut Scope<'a>,
-        lost: &mut HashSet<&'a str>,
-    ) {
-        let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
-        let recorded = self.recorded(node, scope).ok();
-        let made = recorded.and_then(|results| {
-            let op = Op::from(Opaque { results });
-            let made = self.builder.apply_many(Builder::ROOT, &names, op, &[]);
-            made.ok().filter(|made| made.len() == names.len())
-        });
-        match made {
-            Some(made) => {
-                self.in_wrapper.push(false);
-                scope.tensors.extend(names.into_iter().zip(made));
-            }
-            None => lost.extend(names),
-        }
-    }
-
     /// Adds one ATen operator.
     fn operator(
         &mut self,

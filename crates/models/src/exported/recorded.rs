@@ -1,18 +1,19 @@
 //! What PyTorch recorded of values: every type that is inferred is compared with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::lower::{Walk, tensor_names};
 use crate::aten::schema::{ExportedNode, GraphText, TensorMeta};
 use crate::aten::{Scope, dtype};
-use crate::graph::ValueId;
+use crate::graph::{Builder, ValueId};
 use crate::limits::weight_of_rank;
+use crate::ops::{Op, Opaque};
 use crate::shape::{DType, Extent, is_oversize};
 
 /// Most dimensions of a tensor: `at::DimVector` and the iterators of eager PyTorch hold 64 at most.
 const MOST_DIMENSIONS: usize = 64;
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
     /// The types of a node's results as PyTorch recorded them.
     pub(super) fn recorded(
         &mut self,
@@ -32,6 +33,29 @@ impl Walk<'_> {
                 self.typed(tensor)
             })
             .collect()
+    }
+
+    /// Puts values of the recorded types in the place of what a node makes.
+    pub(super) fn stand_in(
+        &mut self,
+        node: &'a ExportedNode<'a>,
+        scope: &mut Scope<'a>,
+        lost: &mut HashSet<&'a str>,
+    ) {
+        let names: Vec<&'a str> = node.outputs.iter().flat_map(tensor_names).collect();
+        let recorded = self.recorded(node, scope).ok();
+        let made = recorded.and_then(|results| {
+            let op = Op::from(Opaque { results });
+            let made = self.builder.apply_many(Builder::ROOT, &names, op, &[]);
+            made.ok().filter(|made| made.len() == names.len())
+        });
+        match made {
+            Some(made) => {
+                self.in_wrapper.push(false);
+                scope.tensors.extend(names.into_iter().zip(made));
+            }
+            None => lost.extend(names),
+        }
     }
 
     /// Compares an inferred type with the one PyTorch recorded.

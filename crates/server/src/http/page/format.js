@@ -77,10 +77,11 @@ const FIELDS = {
   on: "Card: ", "world-size": "GPUs: ", lora: "LoRA rank: ", objective: "Look for: the best ", suggest: "Say what else would help",
 };
 
+const member = (path, value) => `${path.reduceRight((inner, name) => `{"${name}": ${inner}}`, value)} in “Other members of the request”`;
+const json = (value) => (/^(true|false|[0-9.]+|[[{].*)$/.test(value) ? value : `"${value}"`);
+
 /** A note in the words of the form: flags are its fields, and those without a field are members of the request. */
 export function ofForm(note) {
-  const member = (path, value) => `${path.reduceRight((inner, name) => `{"${name}": ${inner}}`, value)} in “Other members of the request”`;
-  const json = (value) => (/^(true|false|[0-9.]+|[[{].*)$/.test(value) ? value : `"${value}"`);
   return note.replace(/`--([a-z-]+)(?: ([^`]*))?`(?: \(`[a-z_.]+`\))?/g, (flag, name, value = "") => {
     const [, inner, set] = (name === "with" && value.replaceAll("'", "").match(/^([a-z_]+)=(.*)$/)) || [];
     if (inner) return member(["model", inner], json(set));
