@@ -29,7 +29,10 @@ async fn a_probe_that_is_dropped_stops_and_leaves_its_place() {
 
     for _ in 0..3 {
         asking.spawn(ask());
-        gate.arrival().await;
+        tokio::select! {
+            () = gate.arrival() => {}
+            answer = asking.join_next() => panic!("answered before it began: {answer:?}"),
+        }
         asking.shutdown().await;
         gate.cancellation().await;
     }
