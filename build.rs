@@ -85,16 +85,18 @@ fn compile(source: &Path, target: &str) -> io::Result<()> {
         "--crate-type",
         "cdylib",
     ]);
-    command.args([
-        "-C",
-        "opt-level=2",
-        "-C",
-        "panic=abort",
-        "-C",
+    // Optimised it takes four times as long to build; a step of small operations takes half as long again if it is not.
+    let level = if said("PROFILE") == "debug" { 0 } else { 2 };
+    let level = format!("opt-level={level}");
+    for flag in [
+        &level,
         "codegen-units=4",
-        "-C",
+        "lto=off",
+        "panic=abort",
         "strip=debuginfo",
-    ]);
+    ] {
+        command.args(["-C", flag]);
+    }
     command.args([
         "--cap-lints",
         "allow",

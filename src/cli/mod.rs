@@ -31,12 +31,10 @@ mod storage;
 mod terminal;
 mod virtual_gpu;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+use batchfit_platform::log_to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
 
 use arguments::{Arguments, AskCudnn, Command, Config, Format, LogFormat, SearchFormat};
 use children::{answer, worker};
@@ -81,8 +79,8 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// What is logged, and whether requests are.
-fn logged(arguments: &Arguments) -> (Targets, LevelFilter) {
+/// What is logged.
+fn logged(arguments: &Arguments) -> Targets {
     // A slow disk is no trouble of a command's.
     let (level, of_database) = match arguments.command {
         Command::Serve(_) | Command::Agent(_) => (LevelFilter::INFO, LevelFilter::INFO),
@@ -95,7 +93,8 @@ fn logged(arguments: &Arguments) -> (Targets, LevelFilter) {
     let usual = Targets::new()
         .with_target("sqlx", of_database)
         .with_default(level);
-    (arguments.log.clone().unwrap_or(usual), access)
+    let asked = arguments.log.clone().unwrap_or(usual);
+    asked.with_target("batchfit::access", access)
 }
 
 /// Runs the command that the process was started with. A service first does what is good for a process that stays.
@@ -110,8 +109,7 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Ok(arguments) => arguments,
         Err(said) => return said_by_flags(&said),
     };
-    let (filter, access) = logged(&arguments);
-    log_to_stderr(filter, access, arguments.log_format);
+    log_to_stderr(logged(&arguments), arguments.log_format == LogFormat::Json);
     heuristics::find_libraries(&arguments.command);
     let asks = match &arguments.command {
         Command::Fit(fit) => &fit.cudnn,
@@ -235,22 +233,4 @@ fn openapi() -> Result<Outcome, CliError> {
 fn operators() -> Result<Outcome, CliError> {
     terminal::output::text(&ops::known_operators())?;
     Ok(Outcome::Answered)
-}
-
-/// stdout belongs to answers and to the worker's protocol.
-fn log_to_stderr(filter: Targets, access: LevelFilter, format: LogFormat) {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::TRACE)
-        .with_writer(std::io::stderr)
-        // Or it would panic where stderr cannot be written: a log on a full disk would end requests.
-        .log_internal_errors(false);
-    let filter = filter.with_target("batchfit::access", access);
-    match format {
-        LogFormat::Text => log
-            .with_ansi(std::io::stderr().is_terminal())
-            .finish()
-            .with(filter)
-            .init(),
-        LogFormat::Json => log.json().flatten_event(true).finish().with(filter).init(),
-    }
 }

@@ -2,6 +2,9 @@
 //!
 //! Virtual GPUs and supervised processes need Linux, and are left out elsewhere where they are: `batchfit run` says so.
 
+mod log;
+pub use log::log_to_stderr;
+
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
