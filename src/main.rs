@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
+use batchfit::limits::Counted;
 use mimalloc::MiMalloc;
 
 #[global_allocator]
-static HEAP: MiMalloc = MiMalloc;
+static HEAP: Counted<MiMalloc> = Counted(MiMalloc);
 
 fn main() -> ExitCode {
     batchfit::cli::run(give_back_at_once)

@@ -4,6 +4,14 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
+use std::alloc::System;
+
+use batchfit::limits::Counted;
+
+/// As in the program, whose service bounds what each thread holds.
+#[global_allocator]
+static HEAP: Counted<System> = Counted(System);
+
 mod accumulation;
 mod alloc;
 mod cli;

@@ -244,7 +244,7 @@ pub fn work(request: &Request) -> usize {
     });
     let soaked = steps.saturating_mul(variants.min(SOAKED)) / OF_A_SOAK;
     let times = each.saturating_mul(lengths).saturating_add(soaked);
-    graph.nodes.len().saturating_mul(times)
+    graph.operations().saturating_mul(times)
 }
 
 /// Whether the [`work`] that a request asks for is within the bounds of a service, before any of it is done. Who asks on their own machine

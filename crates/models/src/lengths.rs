@@ -21,8 +21,8 @@ use crate::request_error::RequestError;
 /// Most lengths of a request. A compilation and a search each take some 20 ms for GPT-2, so these take ten seconds.
 const MOST_LENGTHS: usize = 512;
 
-/// Most lengths of a range, before they are rounded up.
-const LONGEST_RANGE: u64 = 1 << 16;
+/// Most lengths of all ranges, before they are rounded up.
+const MOST_IN_RANGES: u64 = 1 << 16;
 
 /// Most samples of a length that are counted.
 const MOST_COUNTED: u64 = 1 << 40;
@@ -193,6 +193,7 @@ impl Lengths {
             of,
             at: fields.at(of.name()),
             multiple: fields.read("multiple_of")?.unwrap_or(1),
+            in_ranges: 0,
             found: BTreeMap::new(),
         };
         reader.value(value)?;
@@ -210,6 +211,7 @@ struct Reader {
     of: LengthOf,
     at: String,
     multiple: u64,
+    in_ranges: u64,
     found: BTreeMap<Length, u64>,
 }
 
@@ -260,7 +262,8 @@ impl Reader {
         if let Some((range, step)) = range(text) {
             let (first, last) = range.ok_or_else(refused)?;
             // Each is looked at, whatever it is rounded up to.
-            if (last - first) / step as u64 > LONGEST_RANGE {
+            self.in_ranges += (last - first) / step as u64;
+            if self.in_ranges > MOST_IN_RANGES {
                 return Err(self.too_many());
             }
             for side in (first..=last).step_by(step) {

@@ -136,6 +136,14 @@ fn a_backward_pass_that_batchfit_does_not_know_is_one_that_was_not_traced() {
     let read = exported::parse_value(&document).unwrap();
 
     assert_eq!(read.graph.functions.len(), 2);
+    let backward = read.graph.functions.iter();
+    let backward: usize = backward.map(|call| call.backward.nodes.len()).sum();
+    assert!(backward > 0);
+    assert_eq!(
+        read.graph.operations(),
+        read.graph.nodes.len() + backward,
+        "those of backward passes are simulated, too"
+    );
     assert_eq!(
         read.graph.untraced_functions[0].reason,
         "its backward pass uses aten.sigmoidal.default, which is not supported"

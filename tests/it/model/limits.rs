@@ -122,6 +122,18 @@ fn a_tensor_of_more_dimensions_than_pytorch_has_is_refused_with_the_limit() {
 }
 
 #[test]
+fn a_module_of_a_long_class_is_refused_with_the_limit() {
+    let mut graph = chain(2, false);
+    let stack = &mut graph["graph_module"]["graph"]["nodes"][0]["metadata"]["nn_module_stack"];
+    *stack = format!("L__self__,,{}", "N".repeat(513)).into();
+
+    let error = exported::parse_value(&graph).unwrap_err().to_string();
+
+    let expected = "its module's path or class is longer than 512 bytes";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn nodes_of_more_operands_than_are_read_are_refused_with_the_limit() {
     let operands = r#"{"name":"x"},"#.repeat(800_000);
     let node = format!(
@@ -171,6 +183,27 @@ fn a_model_of_many_small_things_is_refused_with_the_limit() {
 
     assert_eq!(invalid.pointer, "/model");
     assert!(invalid.problem.contains("more than 16 MiB"), "{invalid}");
+}
+
+#[test]
+fn a_model_is_as_large_as_what_is_kept_of_its_text() {
+    let config = |unread: Value| {
+        let config =
+            json!({ "architectures": ["GPT2LMHeadModel"], "n_layer": 1, "unread": unread });
+        let request = request(json!({ "model": { "hf": config, "seq_len": 8 } })).unwrap();
+        request.lower().unwrap();
+        request.size().unwrap()
+    };
+
+    // What is read once is kept for all.
+    config(json!(1));
+    let without = config(json!(1));
+    assert!(without < 1000, "{without}");
+    // Its text, and what was read of it.
+    let long = config("x".repeat(1 << 20).into());
+    assert!(long >= 2048, "{long}");
+    let many = config(vec![json!({}); 10_000].into());
+    assert!(many >= 700, "{many}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::PYTORCH;
 use crate::aten::schema::{Arg, Document, ExportedNode, GraphText};
 use crate::aten::{Arguments, Scope};
 use crate::graph::{Builder, ValueId};
-use crate::limits::{Text, is_cancelled, is_outgrown, shorten, shorten_sentence};
+use crate::limits::{Text, is_cancelled, shorten, shorten_sentence};
 use crate::ops;
 use crate::ops::{Op, Opaque, View, Written};
 use crate::shape::{Extent, broadcast};
@@ -235,6 +235,10 @@ impl<'a> Walk<'a> {
             }
             // The pointer is only made where it is needed: on the way to an error.
             let pointer = || format!("{at}/nodes/{index}");
+            if let Err(problem) = self.builder.room_for(0) {
+                self.problems.note(pointer(), String::new(), problem);
+                return;
+            }
             let target = node
                 .target
                 .strip_prefix("torch.ops.")
@@ -263,12 +267,9 @@ impl<'a> Walk<'a> {
                         Failure::Record(_) => read.iter().any(|name| doubted.contains(name)),
                     };
                     let (Failure::Node(problem) | Failure::Record(problem)) = failure;
-                    if !follows || is_outgrown() {
+                    if !follows {
                         let module = self.path_of(node);
                         self.problems.note(pointer(), module, problem);
-                    }
-                    if is_outgrown() {
-                        return;
                     }
                     doubted.extend(node.outputs.iter().flat_map(tensor_names));
                     self.stand_in(node, scope, &mut lost);

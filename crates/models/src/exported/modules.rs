@@ -102,15 +102,15 @@ impl<'a> Modules<'a> {
         // The model itself is the root, also where the loss's code calls it under a checkpoint.
         let mut roots = 1 + usize::from(self.wrapped);
         for entry in entries(stack) {
+            let path = self.strip(entry.path);
+            if path.len().max(entry.class.len()) > LONGEST_PATH {
+                return Err(format!(
+                    "its module's path or class is longer than {LONGEST_PATH} bytes"
+                ));
+            }
             if roots > 0 && !entry.is_checkpoint() {
                 roots -= 1;
                 continue;
-            }
-            let path = self.strip(entry.path);
-            if path.len() > LONGEST_PATH {
-                return Err(format!(
-                    "its module's path is longer than {LONGEST_PATH} bytes"
-                ));
             }
             let depth = self.depths.get(&call.id).map_or(1, |depth| depth + 1);
             if depth > DEEPEST {

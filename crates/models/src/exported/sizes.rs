@@ -402,7 +402,9 @@ impl<'a> Walk<'a> {
 
     /// Takes a size that depends on values to be this large.
     fn choose(&mut self, symbol: &str, operator: &str, node: &'a ExportedNode<'a>, extent: Extent) {
-        self.symbols.bind(symbol, extent);
+        if !self.symbols.bind(symbol, extent) {
+            return;
+        }
         let module = self.path_of(node);
         self.chosen.push(Chosen {
             evenly: None,

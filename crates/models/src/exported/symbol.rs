@@ -9,8 +9,8 @@ use crate::shape::Extent;
 /// Deepest nesting read; the expressions PyTorch writes for batched shapes nest a few deep.
 const DEPTH: usize = 32;
 
-/// Most bytes of all expressions, each as often as it is read: 300,000 of a hundred characters, when PyTorch's have 20 to 100.
-const MOST_READ: usize = 32 << 20;
+/// Most bytes of all expressions: 80,000 of a hundred characters. PyTorch's have 20 to 100. Each counts once, or where it depends on values as often as it is read.
+const MOST_READ: usize = 8 << 20;
 
 /// Why a size is not known.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,8 +31,12 @@ pub(super) struct Symbols {
     named: Option<String>,
     /// What stands for sizes that depend on values.
     of_values: HashMap<String, Extent>,
-    /// Bytes of the expressions that were read: a document may repeat one without end.
+    /// Expressions that were read: a document may repeat one without end.
+    known: HashMap<String, Extent>,
+    /// Bytes that were read.
     read: usize,
+    /// Whether what is read now depends on values.
+    is_of_values: bool,
 }
 
 impl Symbols {
@@ -56,32 +60,47 @@ impl Symbols {
 
     /// The extent that `text` stands for, such as `Mul(Integer(1024), Symbol('s17', integer=True))`.
     pub(super) fn extent(&mut self, text: &str) -> Result<Extent, SymbolError> {
+        if let Some(known) = self.known.get(text) {
+            return Ok(*known);
+        }
         self.read += text.len();
         if self.read > MOST_READ || is_cancelled() {
             let problem = format!("its sizes are longer than {} MiB in all", MOST_READ >> 20);
             return Err(SymbolError::Refused(problem));
         }
+        self.is_of_values = false;
         let mut parser = Parser {
             whole: text,
             rest: text,
             symbols: self,
         };
         let extent = parser.expression(DEPTH, 0)?;
-        if parser.rest.is_empty() {
-            Ok(extent)
-        } else {
-            Err(parser.unreadable())
+        if !parser.rest.is_empty() {
+            return Err(parser.unreadable());
         }
+        if !self.is_of_values {
+            self.known.insert(text.to_owned(), extent);
+        }
+        Ok(extent)
     }
 
-    /// Says what stands for a size that depends on values.
-    pub(super) fn bind(&mut self, symbol: &str, extent: Extent) {
-        self.of_values.insert(symbol.to_owned(), extent);
+    /// Says what stands for a size that depends on values, and whether that is new.
+    pub(super) fn bind(&mut self, symbol: &str, extent: Extent) -> bool {
+        let is_new = self.of_values.get(symbol) != Some(&extent);
+        if is_new {
+            self.of_values.insert(symbol.to_owned(), extent);
+        }
+        is_new
     }
 }
 
 /// The symbol that an expression is, if it is nothing else and depends on values.
 pub(super) fn symbol_of_values(text: &str) -> Option<&str> {
+    /// Bytes of the longest that is looked at; PyTorch's have 30, and each assumption of sympy some 15 more.
+    const LONGEST: usize = 256;
+    if text.len() > LONGEST {
+        return None;
+    }
     let name = text.strip_prefix("Symbol(")?.split([',', ')']).next()?;
     let name = name.trim().trim_matches(['\'', '"']);
     is_of_values(name).then_some(name)
@@ -279,6 +298,7 @@ impl<'t> Parser<'t, '_> {
 
     fn symbol(&mut self, name: &str) -> Result<Extent, SymbolError> {
         if is_of_values(name) {
+            self.symbols.is_of_values = true;
             let known = self.symbols.of_values.get(name).copied();
             return known.ok_or_else(|| SymbolError::OfValues(name.to_owned()));
         }

@@ -48,6 +48,12 @@ const MEMORY_MIB: [usize; 2] = [80, 48];
 const LEAST_MIB: usize = 4;
 const SIZE_OF_MIB: usize = 1_000;
 
+/// What a graph may take of the heap where a model that is not large is read, where it is answered for, and for any, in bytes: what its size does not
+/// count is bounded as well. With all else that is at work less than 512 MiB.
+const READ_WITHIN: usize = (LEAST_MIB + LARGE / SIZE_OF_MIB) << 20;
+const ANSWERED_WITHIN: usize = 64 << 20;
+const ANY_WITHIN: usize = 320 << 20;
+
 /// Most requests that wait to be read as large ones; what they hold meanwhile is not counted.
 const MOST_WAITING: usize = 8;
 
@@ -202,17 +208,18 @@ pub(super) fn answering<T>(
     asked: usize,
     answer: impl FnOnce() -> T,
 ) -> T {
-    let answer = || of_any_size(answer);
+    let most = if lane == SIMULATED_LANE {
+        ANSWERED_WITHIN
+    } else {
+        ANY_WITHIN
+    };
+    let answer = || graphs_within(LARGEST, most, answer).0;
     if !matches!(lane, SIMULATED_LANE | LARGE_LANE) {
         return answer();
     }
     let size = work(request) / SMALL_WORK;
     let niceness = niceness_of(asked.max(1).saturating_mul(size + 1));
     yielding(niceness, answer)
-}
-
-fn of_any_size<T>(work: impl FnOnce() -> T) -> T {
-    graphs_within(LARGEST, work).0
 }
 
 impl Jobs {
@@ -238,7 +245,9 @@ impl Jobs {
                 let memory = reserved.await.map_err(late)?;
                 let first = work.clone();
                 let reading = move |engine: &dyn Engine| {
-                    yielding(niceness, || graphs_within(LARGE, || first(engine)))
+                    yielding(niceness, || {
+                        graphs_within(LARGE, READ_WITHIN, || first(engine))
+                    })
                 };
                 let (read, is_larger) = self.on_thread(name, reading).await?;
                 if !is_larger {
@@ -252,8 +261,11 @@ impl Jobs {
                 acquired.await.map_err(late)?
             }
         };
-        let reading =
-            move |engine: &dyn Engine| yielding(niceness, || of_any_size(|| work(engine)));
+        let reading = move |engine: &dyn Engine| {
+            yielding(niceness, || {
+                graphs_within(LARGEST, ANY_WITHIN, || work(engine)).0
+            })
+        };
         Ok((self.on_thread(name, reading).await??, Some(large)))
     }
 }

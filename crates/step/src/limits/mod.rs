@@ -4,6 +4,7 @@
 //! is read from a document is charged to an account while it is being read, and reading ends when the account is
 //! empty. The account belongs to the thread, because derived deserialization has no place to carry it along.
 
+mod heap;
 mod items;
 mod value;
 
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::de;
 
+pub use self::heap::{Counted, measured};
 pub use self::items::{List, Table, Text};
 pub use self::value::{AnyValue, insert_once};
 
@@ -36,6 +38,16 @@ const SENTENCE: [usize; 2] = [700, 300];
 struct Growth {
     most: usize,
     largest: usize,
+    /// What the graph may take of the heap, in bytes, and what [`heap::held`] was before it.
+    bytes: usize,
+    held_before: isize,
+    is_full: bool,
+}
+
+impl Growth {
+    fn is_outgrown(self) -> bool {
+        self.is_full || self.largest > self.most
+    }
 }
 
 thread_local! {
@@ -88,12 +100,19 @@ pub fn with_budget<T>(bytes: usize, read: impl FnOnce() -> T) -> (T, Option<Limi
     (read, excess)
 }
 
-/// Runs `make`, which makes no graph of more than `most` nodes, operands, results and parameters; says whether one would have been larger.
-pub fn graphs_within<T>(most: usize, make: impl FnOnce() -> T) -> (T, bool) {
-    let outer = GROWTH.replace(Some(Growth { most, largest: 0 }));
+/// Runs `make`, which makes no graph of more than `most` nodes, operands, results and parameters, nor of more than `bytes` of the heap, where those are
+/// counted; says whether one would have been larger. The first is known before the work is done, the second holds for whatever the first leaves out.
+pub fn graphs_within<T>(most: usize, bytes: usize, make: impl FnOnce() -> T) -> (T, bool) {
+    let outer = GROWTH.replace(Some(Growth {
+        most,
+        largest: 0,
+        bytes,
+        held_before: heap::held(),
+        is_full: false,
+    }));
     let result = make();
     let growth = GROWTH.replace(outer);
-    (result, growth.is_some_and(|growth| growth.largest > most))
+    (result, growth.is_some_and(Growth::is_outgrown))
 }
 
 /// Runs `work`, which calls `pause` often: as its graphs grow, and when it looks whether it was cancelled.
@@ -113,29 +132,40 @@ pub fn weight_of_rank(rank: usize) -> usize {
     rank.div_ceil(4).max(1)
 }
 
-/// Says that a graph grows to this size. An error where that is more than the thread may make: see [`graphs_within`].
-pub fn grow(size: usize) -> Result<(), String> {
-    pause();
-    let Some(growth) = GROWTH.get() else {
-        return Ok(());
-    };
-    let largest = growth.largest.max(size);
-    GROWTH.set(Some(Growth { largest, ..growth }));
-    if size <= growth.most {
-        return Ok(());
+/// Says that a graph begins: what this thread takes of the heap from here on is its, until the next one begins.
+pub fn begin_graph() {
+    if let Some(growth) = GROWTH.get() {
+        let held_before = heap::held();
+        GROWTH.set(Some(Growth {
+            held_before,
+            ..growth
+        }));
     }
-    let most = growth.most;
-    Err(format!(
-        "the model has more than {most} operations, operands and parameters, the most that are simulated; ask about fewer layers or \
-         experts, or for fewer tokens"
-    ))
 }
 
-/// Whether a graph of this thread was to grow beyond what it may: what makes it need not go on.
-pub fn is_outgrown() -> bool {
-    GROWTH
-        .get()
-        .is_some_and(|growth| growth.largest > growth.most)
+/// Says that a graph grows to this size. An error from where that is more than the thread may make: see [`graphs_within`].
+pub fn grow(size: usize) -> Result<(), String> {
+    pause();
+    let Some(mut growth) = GROWTH.get() else {
+        return Ok(());
+    };
+    growth.largest = growth.largest.max(size);
+    growth.is_full |= heap::held() > growth.held_before.saturating_add_unsigned(growth.bytes);
+    GROWTH.set(Some(growth));
+    if !growth.is_outgrown() {
+        return Ok(());
+    }
+    let than = if growth.is_full {
+        "takes more memory to simulate than it may".to_owned()
+    } else {
+        let most = growth.most;
+        format!(
+            "has more than {most} operations, operands and parameters, the most that are simulated"
+        )
+    };
+    Err(format!(
+        "the model {than}; ask about fewer layers or experts, or for fewer tokens"
+    ))
 }
 
 /// Runs `read`, whose reading ends soon after `cancel` becomes true; `None` when it was true at the end, and so perhaps
@@ -330,9 +360,11 @@ mod tests {
     #[test]
     fn graphs_grow_up_to_the_given_limit() {
         assert_eq!(grow(usize::MAX), Ok(()));
-        assert_eq!(graphs_within(8, || grow(8).is_ok()), (true, false));
-        let (inner, outer) = graphs_within(8, || graphs_within(4, || grow(5).is_ok()));
-        assert_eq!((inner, outer), ((false, true), false));
+        assert_eq!(graphs_within(8, 0, || grow(8).is_ok()), (true, false));
+        let inner = || graphs_within(4, 0, || grow(5).is_ok());
+        assert_eq!(graphs_within(8, 0, inner), ((false, true), false));
+        let after = || (grow(9).is_ok(), grow(1).is_ok());
+        assert_eq!(graphs_within(8, 0, after), ((false, false), true));
     }
 
     #[test]

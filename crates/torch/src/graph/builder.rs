@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{
     Content, Graph, Input, Module, ModuleId, Node, Parameter, ParameterKind, Value, ValueId,
 };
-use crate::limits::{grow, weight_of_rank};
+use crate::limits::{begin_graph, grow, weight_of_rank};
 use crate::ops::{Op, infer};
 use crate::shape::{DType, Extent, is_oversize};
 
@@ -50,6 +50,11 @@ impl Builder {
 
     /// A graph with nothing but a root module of this class.
     pub fn new(root_class: &str) -> Builder {
+        begin_graph();
+        Builder::empty(root_class)
+    }
+
+    fn empty(root_class: &str) -> Builder {
         let root = Module {
             path: String::new(),
             class: root_class.to_owned(),
@@ -168,7 +173,7 @@ impl Builder {
     pub fn inner(&self, root_class: &str) -> Builder {
         Builder {
             names: self.size(),
-            ..Builder::new(root_class)
+            ..Builder::empty(root_class)
         }
     }
 
@@ -305,7 +310,7 @@ mod tests {
 
     #[test]
     fn parameters_beyond_the_limit_are_not_kept() {
-        let (kept, is_larger) = crate::limits::graphs_within(3, || {
+        let (kept, is_larger) = crate::limits::graphs_within(3, 0, || {
             let mut builder = Builder::new("Net");
             for index in 0..10 {
                 let kind = ParameterKind::Trained;
@@ -319,7 +324,7 @@ mod tests {
 
     #[test]
     fn results_beyond_the_limit_are_not_kept() {
-        let (kept, is_larger) = crate::limits::graphs_within(20, || {
+        let (kept, is_larger) = crate::limits::graphs_within(20, 0, || {
             let mut builder = Builder::new("Net");
             let shape = vec![Extent::ZERO];
             let x = builder.input("x", DType::Float32, shape, Content::Normal);
@@ -336,7 +341,7 @@ mod tests {
 
     #[test]
     fn dimensions_count_in_the_size_of_a_graph() {
-        let (kept, is_larger) = crate::limits::graphs_within(100, || {
+        let (kept, is_larger) = crate::limits::graphs_within(100, 0, || {
             let mut builder = Builder::new("Net");
             let shape = vec![Extent::ONE; 64];
             let x = builder.input("x", DType::Float32, shape, Content::Normal);

@@ -174,13 +174,20 @@ impl Graph {
         }
     }
 
+    /// Operations, with those of custom functions' backward passes.
+    pub fn operations(&self) -> usize {
+        let calls = self.functions.iter();
+        self.nodes.len() + calls.map(|call| call.backward.operations()).sum::<usize>()
+    }
+
     /// Operations, their operands and results, and parameters, all counted as one: what memory and time grow with.
     pub fn size(&self) -> usize {
         let names = self
             .nodes
             .iter()
             .map(|node| node.inputs.len() + node.outputs.len());
-        self.nodes.len() + names.sum::<usize>() + self.parameters.len()
+        let calls = self.functions.iter().map(|call| call.backward.size());
+        self.nodes.len() + names.sum::<usize>() + self.parameters.len() + calls.sum::<usize>()
     }
 
     /// Elements of all parameters, trained or not.

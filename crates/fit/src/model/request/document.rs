@@ -13,7 +13,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::source::{self, ModelSchema};
-use crate::limits::{AnyValue, LimitExceeded, Text, clause, insert_once, with_budget};
+use crate::limits::{AnyValue, LimitExceeded, Text, clause, insert_once, measured, with_budget};
 use crate::model::uploaded::{Digest, Reference};
 use batchfit_models::RequestError;
 use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
@@ -41,6 +41,8 @@ pub struct RequestDocument {
     read: Option<Arc<str>>,
     /// What is read in the place of the model.
     pub(super) files: Option<ModelFiles>,
+    /// Bytes of the heap that reading it took, and what it asks, where they are counted: without its texts.
+    pub(super) parsed: usize,
 }
 
 /// Contents of files that take the place of a request's model.
@@ -97,7 +99,8 @@ impl RequestDocument {
 
     /// Reads JSON text that is shared from then on.
     pub fn read(text: Arc<str>) -> Result<RequestDocument, RequestError> {
-        let (members, excess) = with_budget(MEMBERS_BYTES, || read_members(&text, [MODEL]));
+        let ((members, excess), parsed) =
+            measured(|| with_budget(MEMBERS_BYTES, || read_members(&text, [MODEL])));
         if excess == Some(LimitExceeded::Memory) {
             return Err(RequestError::at(
                 "",
@@ -115,6 +118,7 @@ impl RequestDocument {
             model,
             read: Some(text),
             files: None,
+            parsed,
         };
         let is_name = |text: &&str| text.starts_with('"') && text.len() < LONGEST_ASIDE;
         let name = document
@@ -139,6 +143,12 @@ impl RequestDocument {
             .as_ref()
             .map(|(text, range)| &text[range.clone()]);
         model.filter(|model| *model != "null")
+    }
+
+    /// Bytes of the heap that it keeps, and what was read of it, where they are counted.
+    pub(super) fn held(&self) -> usize {
+        let model = self.model.as_ref().map(|(text, _)| text);
+        self.parsed + self.read.as_ref().or(model).map_or(0, |text| text.len())
     }
 
     /// The same with these files in the place of its model, which is not looked at then, unless it is nothing but `seq_len` and they are
@@ -313,6 +323,7 @@ impl From<Value> for RequestDocument {
             model: None,
             read: None,
             files: None,
+            parsed: 0,
         })
     }
 }

@@ -82,6 +82,7 @@ impl Request {
             notes,
             assumptions,
             not_understood,
+            held: _,
         } = lowered;
         let mut fingerprint = Fingerprint::new();
         fingerprint.add("batchfit 5");

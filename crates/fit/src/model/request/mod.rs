@@ -27,7 +27,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::device::sim::Instance;
-use crate::limits::shorten;
+use crate::limits::{measured, shorten};
 
 use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;
@@ -164,7 +164,12 @@ impl Request {
                 .model()
                 .is_none_or(|model| model.len() <= LARGEST_CORRECTED);
         let mut rest = is_small.then(|| document.clone());
-        Request::parse_once(document, uploads).map_err(|mut refused| {
+        let (request, parsed) = measured(|| Request::parse_once(document, uploads));
+        let counted = |mut request: Request| {
+            request.document.parsed += parsed;
+            request
+        };
+        request.map(counted).map_err(|mut refused| {
             let mut also = Vec::<RequestError>::new();
             while let (Some(rest), last) = (&mut rest, also.last().unwrap_or(&refused))
                 && also.len() < MOST_WRONG

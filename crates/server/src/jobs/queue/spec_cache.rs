@@ -9,9 +9,8 @@ use tracing::Span;
 
 use crate::model::Request;
 
-/// Largest size of the models in requests that wait, beside the latest: see `batchfit_torch::graph::Graph::size`.
-/// An operation takes about a kilobyte.
-const LARGEST: usize = 80_000;
+/// Largest size of the models in requests that wait, beside the latest: see [`Request::size`]. About KiB.
+const LARGEST: usize = 64_000;
 /// Most requests that wait.
 const MOST_REQUESTS: usize = 64;
 
@@ -67,7 +66,7 @@ impl SpecCache {
         let mut all = self.lock();
         let is_wanted = self.wanted.load(Ordering::Relaxed) > 0;
         let permit = permit.filter(|_| !is_wanted);
-        let size = request.lower().map_or(0, |lowered| lowered.workload.size());
+        let size = request.size().unwrap_or(0);
         // So large a model is in memory under the permit alone.
         if size > LARGEST && permit.is_none() {
             return CacheEntryGuard {
@@ -172,7 +171,9 @@ mod tests {
         let input = r#""input": {"shape": [4]}"#;
         let text = format!(r#"{{"model": {{{input}, "layers": [{layers}]}}}}"#);
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-        Request::parse(document).unwrap()
+        let request = Request::parse(document).unwrap();
+        request.lower().unwrap();
+        request
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use super::super::{Request, SearchMode};
 use super::dtype;
 use crate::graph::Graph;
+use crate::limits::measured;
 use crate::recorded::Steps;
 use crate::shape::DType;
 use batchfit_models::RequestError;
@@ -64,6 +65,8 @@ pub struct Lowered {
     pub assumptions: Vec<String>,
     /// What is not understood of the model, so that the graph is there for its sizes alone and steps have to be recorded.
     pub not_understood: Option<String>,
+    /// Bytes of the heap that it takes, where they are counted.
+    pub held: usize,
 }
 
 impl Request {
@@ -83,7 +86,8 @@ impl Request {
         if let Some(lowered) = self.lowered.0.get() {
             return Ok(lowered);
         }
-        let lowered = self.read_model()?;
+        let (lowered, held) = measured(|| self.read_model());
+        let lowered = Lowered { held, ..lowered? };
         Ok(self.lowered.0.get_or_init(|| lowered))
     }
 
@@ -92,9 +96,11 @@ impl Request {
         self.lowered.0.get()
     }
 
-    /// The size of that.
+    /// How large that is, in nodes and operands of a graph or events of a recording; in KiB that the request and it take, where that is more.
     pub fn size(&self) -> Option<usize> {
-        self.read().map(|lowered| lowered.workload.size())
+        let held = |lowered: &Lowered| lowered.held + self.document.held();
+        self.read()
+            .map(|lowered| lowered.workload.size().max(held(lowered) >> 10))
     }
 
     fn read_model(&self) -> Result<Lowered, RequestError> {

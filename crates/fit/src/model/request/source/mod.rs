@@ -369,6 +369,7 @@ impl ModelSource {
             notes,
             assumptions: Vec::new(),
             not_understood: None,
+            held: 0,
         };
         match self {
             ModelSource::Preset(preset) => presets::lower(preset, run).map(noted),
@@ -406,6 +407,7 @@ impl From<Exported> for Lowered {
             notes: exported.notes,
             assumptions: exported.assumptions,
             not_understood: exported.not_understood,
+            held: 0,
         }
     }
 }

@@ -163,6 +163,7 @@ impl Recordings {
             notes,
             assumptions: Vec::new(),
             not_understood: None,
+            held: 0,
         })
     }
 }
