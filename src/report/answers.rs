@@ -1,46 +1,36 @@
 //! Answers that are stored, and what makes them out of date.
 
-use super::outcomes::{listed, percent, spaced};
+use super::outcomes::{percent, spaced};
 use crate::jobs::NearDocument;
 use crate::store::{Outdated, StoredRecommendation};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::facts;
+use batchfit_report::table::{facts, lines};
 
 /// Writes a line for each answer.
 pub fn answers(answers: &[StoredRecommendation], style: &Style) -> String {
-    let head = [
-        "fit",
-        "model",
-        "card",
-        "limit",
-        "batch",
-        "GPUs",
-        "headroom",
-        "outdated by",
-    ];
-    let rows = answers.iter().map(|answer| {
-        let headroom = answer.headroom.as_ref();
-        let because = answer.stale.iter().flat_map(|stale| &stale.because);
-        let because: Vec<&str> = because.map(|outdated| outdated.what).collect();
-        vec![
-            answer.fit_id.clone(),
-            variant(answer),
-            answer.gpu.clone(),
-            bytes(answer.limit_bytes),
-            answer.micro_batch.to_string(),
-            answer.world_size.to_string(),
-            headroom.map_or_else(String::new, |it| percent(it.share.fraction())),
-            because.join(", "),
-        ]
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
+    if answers.is_empty() {
         return "No answer is stored here; `batchfit fit` makes one.\n".to_owned();
     }
-    let numbers = ["limit", "batch", "GPUs", "headroom"];
-    listed((&head, &numbers), rows, style)
+    let headroom = |answer: &StoredRecommendation| {
+        let headroom = answer.headroom.as_ref();
+        headroom.map_or_else(String::new, |it| percent(it.share.fraction()))
+    };
+    lines(answers, style)
+        .words("fit", |answer| answer.fit_id.clone())
+        .words("model", variant)
+        .words("card", |answer| answer.gpu.clone())
+        .number("limit", |answer| bytes(answer.limit_bytes))
+        .number("batch", |answer| answer.micro_batch.to_string())
+        .number("GPUs", |answer| answer.world_size.to_string())
+        .number("headroom", headroom)
+        .words("outdated by", |answer| {
+            let because = answer.stale.iter().flat_map(|stale| &stale.because);
+            let because: Vec<&str> = because.map(|outdated| outdated.what).collect();
+            because.join(", ")
+        })
+        .text()
 }
 
 /// Writes one answer, and what has changed since.

@@ -4,52 +4,41 @@ use crate::jobs::{CardDocument, MachineDocument};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::{text, with_header};
+use batchfit_report::table::lines;
 
 /// Writes one line for each card, with a star for those of which not all is verified.
 pub fn cards(cards: &[CardDocument], style: &Style) -> String {
-    let numbers = ["memory", "SMs", "GB/s", "fp32", "tf32", "fp16", "bf16"];
-    let mut table = with_header(
-        &[
-            "card", "product", "memory", "compute", "SMs", "GB/s", "fp32", "tf32", "fp16", "bf16",
-        ],
-        &numbers,
-    );
-    for card in cards {
-        let star = if card.unverified.is_some() { " *" } else { "" };
-        let tflops = &card.tflops;
-        let throughput = [tflops.fp32, tflops.tf32, tflops.fp16, tflops.bf16];
-        let cells = [
-            format!("{}{star}", card.card),
-            card.product.clone(),
-            Bytes(card.memory_bytes).to_string(),
-            card.compute_capability.clone(),
-            card.multiprocessors.to_string(),
-            card.gigabytes_per_second.to_string(),
-        ];
-        table.add_row(cells.into_iter().chain(throughput.map(|it| it.to_string())));
-    }
+    let star = |card: &CardDocument| if card.unverified.is_some() { " *" } else { "" };
     let below = "fp32 to bf16 are TFLOPS without sparsity. batchfit was measured on an H200 alone. * not all of it is verified: \
                  `batchfit cards CARD` says what, and where figures are from. `batchfit cards --machines` lists machines of clouds.";
     format!(
         "{}\n{}",
-        text(&table, style),
+        lines(cards, style)
+            .words("card", move |card| {
+                format!("{}{}", card.card, star(card))
+            })
+            .words("product", |card| card.product.clone())
+            .size("memory", |card| card.memory_bytes)
+            .words("compute", |card| card.compute_capability.clone())
+            .number("SMs", |card| card.multiprocessors.to_string())
+            .number("GB/s", |card| card.gigabytes_per_second.to_string())
+            .number("fp32", |card| card.tflops.fp32.to_string())
+            .number("tf32", |card| card.tflops.tf32.to_string())
+            .number("fp16", |card| card.tflops.fp16.to_string())
+            .number("bf16", |card| card.tflops.bf16.to_string())
+            .text(),
         paragraph("", below, style.width)
     )
 }
 
 /// Writes one line for each machine.
 pub fn machines(machines: &[MachineDocument], style: &Style) -> String {
-    let mut table = with_header(&["cloud", "machine", "GPUs", "card"], &["GPUs"]);
-    for machine in machines {
-        table.add_row([
-            machine.cloud.clone(),
-            machine.machine.clone(),
-            machine.gpus.to_string(),
-            machine.card.clone(),
-        ]);
-    }
-    let mut out = text(&table, style);
+    let mut out = lines(machines, style)
+        .words("cloud", |machine| machine.cloud.clone())
+        .words("machine", |machine| machine.machine.clone())
+        .number("GPUs", |machine| machine.gpus.to_string())
+        .words("card", |machine| machine.card.clone())
+        .text();
     let mut told: Vec<&str> = Vec::new();
     for machine in machines {
         if !told.contains(&machine.cloud.as_str()) {

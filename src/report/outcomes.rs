@@ -4,7 +4,7 @@ use crate::jobs::{AccuracyDocument, OutcomeDocument};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::{facts, text, with_header};
+use batchfit_report::table::{facts, lines};
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {
@@ -44,76 +44,55 @@ pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {
     out
 }
 
+/// What is said where there is none.
+const NO_OUTCOME: &str = "No outcome was reported; `batchfit outcome ID` reports one.\n";
+
 /// Writes one outcome a line.
 pub fn outcomes(outcomes: &[OutcomeDocument], style: &Style) -> String {
-    let head = [
-        "batch",
-        "ended",
-        "predicted",
-        "reserved",
-        "off by",
-        "steps",
-        "headroom",
-    ];
-    let rows = outcomes.iter().map(|outcome| {
-        let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
-        vec![
-            outcome.batch.to_string(),
-            spaced(&outcome.outcome),
-            bytes(outcome.predicted_peak_reserved_bytes),
-            outcome.peak_reserved_bytes.map_or_else(String::new, bytes),
-            outcome.error.map_or_else(String::new, signed),
-            outcome.steps.map_or_else(String::new, |it| it.to_string()),
-            match (&outcome.headroom, &outcome.doubt) {
-                (Some(headroom), _) => percent(headroom.after),
-                (None, Some(doubt)) => spaced(&doubt.code),
-                (None, None) => String::new(),
-            },
-        ]
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
-        return "No outcome was reported; `batchfit outcome ID` reports one.\n".to_owned();
+    if outcomes.is_empty() {
+        return NO_OUTCOME.to_owned();
     }
-    let numbers = ["batch", "predicted", "reserved", "off by", "steps"];
-    listed((&head, &numbers), rows, style)
+    let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
+    lines(outcomes, style)
+        .number("batch", |one| one.batch.to_string())
+        .words("ended", |one| spaced(&one.outcome))
+        .number("predicted", move |one| {
+            bytes(one.predicted_peak_reserved_bytes)
+        })
+        .number("reserved", move |one| {
+            one.peak_reserved_bytes.map_or_else(String::new, bytes)
+        })
+        .number("off by", |one| one.error.map_or_else(String::new, signed))
+        .number("steps", |one| {
+            one.steps.map_or_else(String::new, |it| it.to_string())
+        })
+        .words("headroom", |one| match (&one.headroom, &one.doubt) {
+            (Some(headroom), _) => percent(headroom.after),
+            (None, Some(doubt)) => spaced(&doubt.code),
+            (None, None) => String::new(),
+        })
+        .text()
 }
 
 /// Writes a line for each model on each card.
 pub fn accuracy(known: &[AccuracyDocument], style: &Style) -> String {
-    let head = [
-        "model", "card", "answers", "outcomes", "misses", "off by", "at most", "headroom",
-    ];
-    let rows = known.iter().map(|known| {
-        vec![
-            known.model.clone(),
-            known.gpu.clone(),
-            known.source.clone(),
-            known.outcomes.to_string(),
-            known.misses.to_string(),
-            known.mean_error.map_or_else(String::new, signed),
-            known.largest_error.map_or_else(String::new, signed),
-            percent(known.headroom),
-        ]
-    });
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
-        return "No outcome was reported; `batchfit outcome ID` reports one.\n".to_owned();
+    if known.is_empty() {
+        return NO_OUTCOME.to_owned();
     }
-    let numbers = ["outcomes", "misses", "off by", "at most", "headroom"];
-    listed((&head, &numbers), rows, style)
-}
-
-pub(super) fn listed(
-    (head, numbers): (&[&str], &[&str]),
-    rows: Vec<Vec<String>>,
-    style: &Style,
-) -> String {
-    let mut table = with_header(head, numbers);
-    for row in rows {
-        table.add_row(row);
-    }
-    text(&table, style)
+    lines(known, style)
+        .words("model", |known| known.model.clone())
+        .words("card", |known| known.gpu.clone())
+        .words("answers", |known| known.source.clone())
+        .number("outcomes", |known| known.outcomes.to_string())
+        .number("misses", |known| known.misses.to_string())
+        .number("off by", |known| {
+            known.mean_error.map_or_else(String::new, signed)
+        })
+        .number("at most", |known| {
+            known.largest_error.map_or_else(String::new, signed)
+        })
+        .number("headroom", |known| percent(known.headroom))
+        .text()
 }
 
 pub(super) fn spaced(name: &str) -> String {

@@ -5,7 +5,7 @@ use crate::search::ask_tell::{Observation, Outcome, Recommended};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::{facts, notes, text, with_header};
+use batchfit_report::table::{facts, lines, notes, or_dash, sized};
 
 /// Writes what to train with, and with detail every run. `command` is what ran.
 pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String {
@@ -69,7 +69,7 @@ fn figures(found: &Recommended) -> Vec<(&'static str, String)> {
             "peak reserved",
             format!("{}; the limit is {}", Bytes(peak), Bytes(limit)),
         )),
-        (Some(peak), None) => figures.push(("peak reserved", Bytes(peak).to_string())),
+        (Some(peak), None) => figures.push(sized("peak reserved", peak)),
         (None, _) => {}
     }
     let (smooth, finishing) = (found.max_batch_without_retries, found.max_batch);
@@ -93,18 +93,15 @@ fn figures(found: &Recommended) -> Vec<(&'static str, String)> {
 }
 
 fn table(runs: &[Observation], style: &Style) -> String {
-    let columns = ["run", "batch", "outcome", "peak reserved"];
-    let mut table = with_header(&columns, &["run", "batch", "peak reserved"]);
-    for (index, run) in runs.iter().enumerate() {
-        table.add_row([
-            (index + 1).to_string(),
-            run.batch.to_string(),
-            outcome(run.outcome).to_owned(),
-            run.peak_reserved_bytes
-                .map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string()),
-        ]);
-    }
-    text(&table, style)
+    let runs: Vec<_> = (1..).zip(runs).collect();
+    lines(&runs, style)
+        .number("run", |(at, _)| at.to_string())
+        .number("batch", |(_, run)| run.batch.to_string())
+        .words("outcome", |(_, run)| outcome(run.outcome).to_owned())
+        .number("peak reserved", |(_, run)| {
+            or_dash(run.peak_reserved_bytes.map(Bytes))
+        })
+        .text()
 }
 
 fn outcome(outcome: Outcome) -> &'static str {

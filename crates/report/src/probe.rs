@@ -3,7 +3,7 @@
 use super::fit::lasting;
 use super::style::Style;
 use super::style::paragraph;
-use super::table::{assumptions, facts, notes, text, with_header};
+use super::table::{assumptions, facts, lines, notes, or_dash, sized};
 use super::why::{categories, held, modules};
 use batchfit_card::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use batchfit_step::units::Bytes;
@@ -26,19 +26,10 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
     }
     out += "\n";
     let mut figures = vec![
-        (
-            "peak allocated",
-            Bytes(report.peak_allocated_bytes).to_string(),
-        ),
-        (
-            "peak reserved",
-            Bytes(report.peak_reserved_bytes).to_string(),
-        ),
-        ("limit", Bytes(report.limit_bytes).to_string()),
-        (
-            "model alone",
-            Bytes(report.model_allocated_bytes).to_string(),
-        ),
+        sized("peak allocated", report.peak_allocated_bytes),
+        sized("peak reserved", report.peak_reserved_bytes),
+        sized("limit", report.limit_bytes),
+        sized("model alone", report.model_allocated_bytes),
         (
             "retries",
             report
@@ -52,7 +43,7 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
         figures.push(("reserved without overlap", reserved.to_string()));
     }
     if let Some(bytes) = report.communicated_bytes {
-        figures.push(("sent by a rank in a step", Bytes(bytes).to_string()));
+        figures.push(sized("sent by a rank in a step", bytes));
     }
     if let (Some(ms), Some(from)) = (report.optimizer_step_ms, report.speed_from) {
         figures.push((
@@ -61,7 +52,7 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
         ));
     }
     if let Some(used) = report.used_by_others_bytes {
-        figures.push(("used by other processes", Bytes(used).to_string()));
+        figures.push(sized("used by other processes", used));
     }
     out += &facts(&figures, style);
     if !report.steps.is_empty() {
@@ -75,8 +66,8 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
     if !report.at_peak.is_empty() {
         out += "\nAt the peak\n";
         if let Some(peak) = &report.peak {
-            let lines = [("moment", peak.moment.clone()), ("held then", held(peak))];
-            out += &facts(&lines, style);
+            let facts_of_peak = [("moment", peak.moment.clone()), ("held then", held(peak))];
+            out += &facts(&facts_of_peak, style);
             out += "\n";
         }
         out += &categories(&report.at_peak, style);
@@ -94,33 +85,19 @@ pub fn probe(report: &ProbeReport, style: &Style) -> String {
 }
 
 fn steps(report: &ProbeReport, style: &Style) -> String {
-    let mut columns = vec![
-        "step",
-        "peak allocated",
-        "peak reserved",
-        "left after",
-        "time",
-    ];
+    let steps: Vec<(u64, &StepMemory)> = (1..).zip(&report.steps).collect();
     let ran = report.evidence.is_real();
-    if ran {
-        columns.extend(["kernels", "loss"]);
-    }
-    let mut table = with_header(&columns, &columns);
-    for (index, step) in report.steps.iter().enumerate() {
-        let mut row = vec![
-            (index + 1).to_string(),
-            Bytes(step.peak_allocated_bytes).to_string(),
-            Bytes(step.peak_reserved_bytes).to_string(),
-            Bytes(step.allocated_bytes).to_string(),
-            step.elapsed_ms.map_or_else(|| "-".to_owned(), of_a_step),
-        ];
-        if ran {
-            row.push(step.launches.to_string());
-            row.push(last_loss(step));
-        }
-        table.add_row(row);
-    }
-    text(&table, style)
+    lines(&steps, style)
+        .number("step", |(at, _)| at.to_string())
+        .size("peak allocated", |(_, step)| step.peak_allocated_bytes)
+        .size("peak reserved", |(_, step)| step.peak_reserved_bytes)
+        .size("left after", |(_, step)| step.allocated_bytes)
+        .number("time", |(_, step)| or_dash(step.elapsed_ms.map(of_a_step)))
+        .number("kernels", |(_, step)| step.launches.to_string())
+        .only_if(ran)
+        .number("loss", |(_, step)| last_loss(step))
+        .only_if(ran)
+        .text()
 }
 
 /// How long a step takes: kernels on a GPU may take few milliseconds.
@@ -132,25 +109,16 @@ fn of_a_step(ms: f64) -> String {
 }
 
 fn ranks(report: &ProbeReport, style: &Style) -> String {
-    let columns = [
-        "rank",
-        "stands for",
-        "verdict",
-        "peak allocated",
-        "peak reserved",
-    ];
-    let mut table = with_header(&columns, &["rank", "peak allocated", "peak reserved"]);
-    for rank in &report.ranks {
-        let itself = || "itself".to_owned();
-        table.add_row([
-            rank.rank.to_string(),
-            rank.stands_for.clone().unwrap_or_else(itself),
-            verdict(rank.verdict).to_owned(),
-            Bytes(rank.peak_allocated_bytes).to_string(),
-            Bytes(rank.peak_reserved_bytes).to_string(),
-        ]);
-    }
-    text(&table, style)
+    let itself = || "itself".to_owned();
+    lines(&report.ranks, style)
+        .number("rank", |rank| rank.rank.to_string())
+        .words("stands for", move |rank| {
+            rank.stands_for.clone().unwrap_or_else(itself)
+        })
+        .words("verdict", |rank| verdict(rank.verdict).to_owned())
+        .size("peak allocated", |rank| rank.peak_allocated_bytes)
+        .size("peak reserved", |rank| rank.peak_reserved_bytes)
+        .text()
 }
 
 /// The loss of the last micro-step.

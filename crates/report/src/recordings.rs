@@ -2,9 +2,8 @@
 
 use super::style::Style;
 use super::style::paragraph;
-use super::table::{text, with_header};
-use batchfit_fit::recorded::Check;
-use batchfit_step::units::Bytes;
+use super::table::lines;
+use batchfit_fit::recorded::{Alignment, Check};
 
 /// Writes the recordings, how they align, what sizes follow, and how well one that is left out is predicted.
 pub fn recordings(check: &Check, style: &Style) -> String {
@@ -41,118 +40,76 @@ pub fn recordings(check: &Check, style: &Style) -> String {
 }
 
 fn of_recordings(check: &Check, style: &Style) -> String {
-    let numbers = ["batch", "allocations", "frees", "streams", "peak asked for"];
-    let mut table = with_header(
-        &[
-            "batch",
-            "allocations",
-            "frees",
-            "streams",
-            "peak asked for",
-            "case",
-        ],
-        &numbers,
-    );
-    for one in &check.recordings {
-        table.add_row([
-            one.batch.to_string(),
-            one.allocations.to_string(),
-            one.frees.to_string(),
-            one.streams.to_string(),
-            Bytes(one.peak_requested_bytes).to_string(),
-            one.case.clone().unwrap_or_default(),
-        ]);
-    }
-    text(&table, style)
+    lines(&check.recordings, style)
+        .number("batch", |one| one.batch.to_string())
+        .number("allocations", |one| one.allocations.to_string())
+        .number("frees", |one| one.frees.to_string())
+        .number("streams", |one| one.streams.to_string())
+        .size("peak asked for", |one| one.peak_requested_bytes)
+        .words("case", |one| one.case.clone().unwrap_or_default())
+        .text()
 }
 
 fn alignments(check: &Check, style: &Style) -> String {
-    let numbers = ["matched", "only first", "only second"];
-    let header = [
-        "batches",
-        "matched",
-        "only first",
-        "only second",
-        "first difference",
-    ];
-    let mut table = with_header(&header, &numbers);
-    for one in &check.alignments {
-        let first = one.first_difference.as_ref();
-        table.add_row([
-            format!("{} and {}", one.batches[0], one.batches[1]),
-            one.matched.to_string(),
-            one.unmatched[0].to_string(),
-            one.unmatched[1].to_string(),
-            first.map_or_else(|| "none".to_owned(), |[a, b]| format!("{a}; {b}")),
-        ]);
-    }
-    text(&table, style)
+    let first = |one: &Alignment| {
+        one.first_difference
+            .as_ref()
+            .map(|[a, b]| format!("{a}; {b}"))
+    };
+    lines(&check.alignments, style)
+        .words("batches", |one| {
+            format!("{} and {}", one.batches[0], one.batches[1])
+        })
+        .number("matched", |one| one.matched.to_string())
+        .number("only first", |one| one.unmatched[0].to_string())
+        .number("only second", |one| one.unmatched[1].to_string())
+        .words("first difference", move |one| {
+            first(one).unwrap_or_else(|| "none".to_owned())
+        })
+        .text()
 }
 
 fn sizes(check: &Check, style: &Style) -> String {
-    let mut table = with_header(&["kind", "allocations", "bytes"], &["allocations", "bytes"]);
-    for kind in &check.sizes {
-        table.add_row([
-            kind.kind.clone(),
-            kind.allocations.to_string(),
-            Bytes(kind.bytes_at_peak).to_string(),
-        ]);
-    }
-    text(&table, style)
+    lines(&check.sizes, style)
+        .words("kind", |kind| kind.kind.clone())
+        .number("allocations", |kind| kind.allocations.to_string())
+        .size("bytes", |kind| kind.bytes_at_peak)
+        .text()
 }
 
 fn borders(check: &Check, style: &Style) -> String {
-    let mut table = with_header(&["bytes", "batches", "where"], &["bytes"]);
-    for border in &check.borders {
-        let batches: Vec<String> = border.batches.iter().map(u64::to_string).collect();
-        table.add_row([
-            Bytes(border.bytes).to_string(),
-            batches.join(", "),
-            border.place.clone(),
-        ]);
-    }
-    text(&table, style)
+    lines(&check.borders, style)
+        .size("bytes", |border| border.bytes)
+        .words("batches", |border| listed(&border.batches))
+        .words("where", |border| border.place.clone())
+        .text()
 }
 
 fn uncertain(check: &Check, style: &Style) -> String {
-    let mut table = with_header(&["goes on as", "where", "bytes at each batch"], &[]);
-    for size in &check.uncertain {
-        let recorded = size.recorded.iter();
-        let recorded: Vec<String> = recorded
-            .map(|(batch, bytes)| format!("{batch}: {bytes}"))
-            .collect();
-        table.add_row([size.kind.clone(), size.place.clone(), recorded.join(", ")]);
-    }
-    text(&table, style)
+    let recorded = |(batch, bytes): &(u64, u64)| format!("{batch}: {bytes}");
+    lines(&check.uncertain, style)
+        .words("goes on as", |size| size.kind.clone())
+        .words("where", |size| size.place.clone())
+        .words("bytes at each batch", move |size| {
+            let recorded: Vec<_> = size.recorded.iter().map(recorded).collect();
+            recorded.join(", ")
+        })
+        .text()
 }
 
 fn predictions(check: &Check, style: &Style) -> String {
-    let numbers = [
-        "batch",
-        "allocations",
-        "bytes at the peak",
-        "peak",
-        "predicted peak",
-    ];
-    let header = [
-        "batch",
-        "from",
-        "allocations",
-        "bytes at the peak",
-        "peak",
-        "predicted peak",
-    ];
-    let mut table = with_header(&header, &numbers);
-    for one in &check.predictions {
-        let from: Vec<String> = one.from.iter().map(u64::to_string).collect();
-        table.add_row([
-            one.batch.to_string(),
-            from.join(", "),
-            format!("{:.1}%", 100.0 * one.allocations),
-            format!("{:.1}%", 100.0 * one.bytes_at_peak),
-            Bytes(one.peak_requested_bytes).to_string(),
-            Bytes(one.predicted_peak_requested_bytes).to_string(),
-        ]);
-    }
-    text(&table, style)
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    lines(&check.predictions, style)
+        .number("batch", |one| one.batch.to_string())
+        .words("from", |one| listed(&one.from))
+        .number("allocations", move |one| percent(one.allocations))
+        .number("bytes at the peak", move |one| percent(one.bytes_at_peak))
+        .size("peak", |one| one.peak_requested_bytes)
+        .size("predicted peak", |one| one.predicted_peak_requested_bytes)
+        .text()
+}
+
+fn listed(batches: &[u64]) -> String {
+    let batches: Vec<_> = batches.iter().map(u64::to_string).collect();
+    batches.join(", ")
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::probe::verdict;
 use super::style::Style;
 use super::style::paragraph;
-use super::table::{facts, notes, text, with_header};
+use super::table::{facts, lines, notes, or_dash, sized, text, with_header};
 use batchfit_card::replay::{
     AddressSource, ComparisonReport, Finding, Findings, RecordingFormat, ReplayReport,
 };
@@ -55,14 +55,8 @@ pub fn replay(report: &ReplayReport, style: &Style) -> String {
     out += "\n";
     out += &facts(
         &[
-            (
-                "peak allocated",
-                Bytes(report.peak_allocated_bytes).to_string(),
-            ),
-            (
-                "peak reserved",
-                Bytes(report.peak_reserved_bytes).to_string(),
-            ),
+            sized("peak allocated", report.peak_allocated_bytes),
+            sized("peak reserved", report.peak_reserved_bytes),
             ("limit", limit(report)),
             ("allocator", allocator(&report.allocator)),
             ("retries", report.retries.to_string()),
@@ -139,20 +133,15 @@ fn verdict_of(finding: Finding) -> &'static str {
 }
 
 fn compared(comparison: &ComparisonReport, style: &Style) -> String {
-    let numbers = ["peak reserved", "retries", "no retries from"];
-    let header = ["allocator", numbers[0], numbers[1], "ends", numbers[2]];
-    let mut table = with_header(&header, &numbers);
-    for row in &comparison.rows {
-        table.add_row([
-            allocator(&row.allocator),
-            Bytes(row.peak_reserved_bytes).to_string(),
-            row.retries.to_string(),
-            verdict(row.verdict).to_owned(),
-            row.smallest_limit_bytes
-                .map_or_else(|| "-".to_owned(), |limit| Bytes(limit).to_string()),
-        ]);
-    }
-    text(&table, style)
+    lines(&comparison.rows, style)
+        .words("allocator", |row| allocator(&row.allocator))
+        .size("peak reserved", |row| row.peak_reserved_bytes)
+        .number("retries", |row| row.retries.to_string())
+        .words("ends", |row| verdict(row.verdict).to_owned())
+        .number("no retries from", |row| {
+            or_dash(row.smallest_limit_bytes.map(Bytes))
+        })
+        .text()
 }
 
 fn limit(report: &ReplayReport) -> String {

@@ -3,7 +3,7 @@
 use super::probe::verdict;
 use super::style::Style;
 use super::style::paragraph;
-use super::table::facts;
+use super::table::{facts, sized};
 use batchfit_card::probe::Verdict;
 use batchfit_fit::SoakResult;
 use batchfit_step::units::Bytes;
@@ -34,18 +34,9 @@ pub(super) fn figures(soaked: &SoakResult, style: &Style) -> String {
     let report = &soaked.report;
     let last = report.growth.last();
     let mut figures = vec![
-        (
-            "peak allocated",
-            Bytes(report.peak_allocated_bytes).to_string(),
-        ),
-        (
-            "peak reserved",
-            Bytes(report.peak_reserved_bytes).to_string(),
-        ),
-        (
-            "in the first three steps",
-            Bytes(report.reserved_at_first_bytes).to_string(),
-        ),
+        sized("peak allocated", report.peak_allocated_bytes),
+        sized("peak reserved", report.peak_reserved_bytes),
+        sized("in the first three steps", report.reserved_at_first_bytes),
         (
             "last grown",
             last.map_or_else(
@@ -53,7 +44,7 @@ pub(super) fn figures(soaked: &SoakResult, style: &Style) -> String {
                 |last| format!("in step {}", last.step),
             ),
         ),
-        ("limit", Bytes(soaked.limit_bytes).to_string()),
+        sized("limit", soaked.limit_bytes),
         ("retries", report.retries.to_string()),
     ];
     if let Some(step) = report.first_retry {

@@ -2,6 +2,7 @@
 
 use super::style::Style;
 use super::style::{columns, longest_word, paragraph, wrapped};
+use batchfit_step::units::Bytes;
 
 /// What is between two columns.
 const GAP: usize = 2;
@@ -32,6 +33,93 @@ pub fn with_header(header: &[&str], numbers: &[&str]) -> Table {
         is_number: header.iter().map(|name| numbers.contains(name)).collect(),
         rows: Vec::new(),
     }
+}
+
+/// A column: its heading, and what a row has in it.
+struct Column<'a, T> {
+    heading: &'a str,
+    is_number: bool,
+    cell: Box<dyn Fn(&T) -> String + 'a>,
+}
+
+/// A line for each row, below the headings of its columns.
+#[must_use]
+#[expect(missing_debug_implementations, reason = "columns are functions")]
+pub struct Lines<'a, T> {
+    rows: &'a [T],
+    style: &'a Style,
+    columns: Vec<Column<'a, T>>,
+}
+
+/// A table of these rows, of which the columns are to be said.
+pub fn lines<'a, T>(rows: &'a [T], style: &'a Style) -> Lines<'a, T> {
+    let columns = Vec::new();
+    Lines {
+        rows,
+        style,
+        columns,
+    }
+}
+
+impl<'a, T> Lines<'a, T> {
+    /// A column of words.
+    pub fn words(self, heading: &'a str, cell: impl Fn(&T) -> String + 'a) -> Self {
+        self.column(heading, false, Box::new(cell))
+    }
+
+    /// A column that is aligned to the right.
+    pub fn number(self, heading: &'a str, cell: impl Fn(&T) -> String + 'a) -> Self {
+        self.column(heading, true, Box::new(cell))
+    }
+
+    fn column(
+        mut self,
+        heading: &'a str,
+        is_number: bool,
+        cell: Box<dyn Fn(&T) -> String + 'a>,
+    ) -> Self {
+        self.columns.push(Column {
+            heading,
+            is_number,
+            cell,
+        });
+        self
+    }
+
+    /// A column of sizes.
+    pub fn size(self, heading: &'a str, bytes: impl Fn(&T) -> u64 + 'a) -> Self {
+        self.number(heading, move |row| Bytes(bytes(row)).to_string())
+    }
+
+    /// The last column is there only where it has something to tell.
+    pub fn only_if(mut self, tells: bool) -> Self {
+        self.columns
+            .truncate(self.columns.len() - usize::from(!tells));
+        self
+    }
+
+    /// The table.
+    pub fn text(&self) -> String {
+        let columns = &self.columns;
+        let cells = |row: &T| Row::Cells(columns.iter().map(|one| (one.cell)(row)).collect());
+        let headings = columns.iter().map(|one| one.heading.to_owned());
+        let table = Table {
+            header: headings.collect(),
+            is_number: columns.iter().map(|one| one.is_number).collect(),
+            rows: self.rows.iter().map(cells).collect(),
+        };
+        text(&table, self.style)
+    }
+}
+
+/// A size by its name.
+pub fn sized(name: &'static str, bytes: u64) -> (&'static str, String) {
+    (name, Bytes(bytes).to_string())
+}
+
+/// What is known, or a dash.
+pub fn or_dash(known: Option<impl ToString>) -> String {
+    known.map_or_else(|| "-".to_owned(), |known| known.to_string())
 }
 
 impl Table {

@@ -3,7 +3,7 @@
 use super::probe::verdict;
 use super::replay::findings;
 use super::style::{Style, harmless, paragraph};
-use super::table::{facts, notes, text, with_header};
+use super::table::{facts, lines, notes, or_dash, sized, text, with_header};
 use batchfit_card::probe::Verdict;
 use batchfit_card::replay::{Finding, Findings};
 use batchfit_fit::virtual_gpu::{Answer, Certainty, Phase, Shortage, UncomputedRead, Versions};
@@ -168,25 +168,19 @@ fn figures(answer: &Answer) -> Vec<(&'static str, String)> {
             "peak allocated",
             allocated.map_or_else(|| "not known".to_owned(), |bytes| Bytes(bytes).to_string()),
         ),
-        (
-            "peak reserved",
-            Bytes(answer.peak_reserved_bytes).to_string(),
-        ),
+        sized("peak reserved", answer.peak_reserved_bytes),
         ("limit", limit(answer)),
     ];
     if let Some(bytes) = answer.fragmentation_bytes {
-        figures.push(("reserved and unused", Bytes(bytes).to_string()));
+        figures.push(sized("reserved and unused", bytes));
     }
     figures.push(("steps", answer.steps.to_string()));
     figures.push(("retries", answer.retries.to_string()));
     if let Some(bytes) = answer.growth_bytes_per_step {
-        figures.push(("grows in each step by", Bytes(bytes).to_string()));
+        figures.push(sized("grows in each step by", bytes));
     }
     if answer.host.peak_bytes >= Bytes::MIB.0 {
-        figures.push((
-            "pinned and managed",
-            Bytes(answer.host.peak_bytes).to_string(),
-        ));
+        figures.push(sized("pinned and managed", answer.host.peak_bytes));
     }
     if let Some(versions) = &answer.versions {
         figures.push(("program", program(versions)));
@@ -264,19 +258,14 @@ fn phases(answer: &Answer, style: &Style) -> String {
 }
 
 fn peaks(answer: &Answer, style: &Style) -> String {
-    let columns = ["rank", "device", "peak allocated", "peak reserved"];
-    let mut table = with_header(&columns, &columns);
-    for peak in &answer.peaks {
-        let unknown = || "-".to_owned();
-        table.add_row([
-            peak.rank.map_or_else(unknown, |rank| rank.to_string()),
-            peak.device.to_string(),
-            peak.peak_allocated_bytes
-                .map_or_else(unknown, |bytes| Bytes(bytes).to_string()),
-            Bytes(peak.peak_reserved_bytes).to_string(),
-        ]);
-    }
-    text(&table, style)
+    lines(&answer.peaks, style)
+        .number("rank", |peak| or_dash(peak.rank))
+        .number("device", |peak| peak.device.to_string())
+        .number("peak allocated", |peak| {
+            or_dash(peak.peak_allocated_bytes.map(Bytes))
+        })
+        .size("peak reserved", |peak| peak.peak_reserved_bytes)
+        .text()
 }
 
 fn guesses(answer: &Answer, style: &Style) -> String {

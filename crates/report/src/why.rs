@@ -1,7 +1,7 @@
 //! Why a batch is not larger: what the peak is made of, when it is, and what limits it.
 
 use super::style::Style;
-use super::table::{facts, text, with_header};
+use super::table::{facts, lines, text, with_header};
 use batchfit_card::probe::{CategoryBytes, Peak};
 use batchfit_fit::{FitResult, LimitKind};
 use batchfit_step::program::Category;
@@ -45,15 +45,12 @@ pub(super) fn held(peak: &Peak) -> String {
 /// What memory is for at a peak.
 pub(super) fn categories(at_peak: &[CategoryBytes], style: &Style) -> String {
     let total: u64 = at_peak.iter().map(|part| part.bytes).sum();
-    let mut table = with_header(&["what for", "bytes", "share"], &["bytes", "share"]);
-    for part in at_peak.iter().filter(|part| part.bytes > 0) {
-        table.add_row([
-            category(part.category).to_owned(),
-            Bytes(part.bytes).to_string(),
-            share(part.bytes, total),
-        ]);
-    }
-    text(&table, style)
+    let parts: Vec<_> = at_peak.iter().filter(|part| part.bytes > 0).collect();
+    lines(&parts, style)
+        .words("what for", |part| category(part.category).to_owned())
+        .size("bytes", |part| part.bytes)
+        .number("share", move |part| share(part.bytes, total))
+        .text()
 }
 
 /// Who holds it.

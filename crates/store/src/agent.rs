@@ -4,10 +4,10 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::{Pool, query};
+use super::engine::query;
 use super::fit::{Attempt, Claimed, Lease};
 use super::text::named_in_text;
-use super::{Db, FitState, JsonText, LeaseOwner, StoreError, Time, with_context};
+use super::{Db, FitState, JsonText, LeaseOwner, StoreError, Time};
 
 /// How the lanes begin of fits that an agent is to take, and the holders that are agents.
 pub const AGENT_LANE: &str = "agent ";
@@ -104,9 +104,7 @@ impl Db {
         lost: Time,
     ) -> Result<Registered, StoreError> {
         self.in_place()?;
-        let registered = query!(
-            fetch_optional StoredAgent,
-            self.pool.writing(),
+        let registered = query!("register an agent": fetch_optional StoredAgent, self.pool.writing(),
             "INSERT INTO agent (id, name, instance, owner, version, duty, cards, registered_at, seen_at, rules)
                SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $13
                 WHERE (EXISTS (SELECT 1 FROM agent WHERE name = $2)
@@ -124,42 +122,22 @@ impl Db {
                       AND (agent.owner = excluded.owner OR NOT EXISTS (SELECT 1 FROM api_key WHERE id = agent.owner AND revoked_at IS NULL))
                RETURNING id, name, instance, owner, version, rules, duty, cards,
                          registered_at, seen_at",
-            new.id,
-            new.name,
-            new.instance,
-            new.owner,
-            new.version,
-            new.duty,
-            new.cards,
-            new.registered_at,
-            new.seen_at,
-            lost,
-            MOST_AGENTS,
-            MOST_BYTES,
-            new.rules,
-        )
-        .map_err(with_context("register an agent"))?;
+            new.id, new.name, new.instance, new.owner, new.version, new.duty, new.cards, new.registered_at,
+            new.seen_at, lost, MOST_AGENTS, MOST_BYTES, new.rules)?;
         if let Some(agent) = registered {
             return Ok(Registered::As(Box::new(agent)));
         }
-        let seen = query!(fetch_optional scalar, self.pool.on(), "SELECT seen_at FROM agent WHERE name = $1",
-            new.name)
-        .map_err(with_context("look for an agent"))?;
+        let seen = query!("look for an agent": fetch_optional scalar, self.pool.on(),
+            "SELECT seen_at FROM agent WHERE name = $1", new.name)?;
         Ok(seen.map_or(Registered::TooMany, Registered::NameTaken))
     }
 
     /// Agents by name, from behind `after` on.
     pub async fn agents(&self, after: &str, limit: i64) -> Result<Vec<StoredAgent>, StoreError> {
-        query!(
-            fetch_all StoredAgent,
-            self.pool.on(),
+        query!("list agents": fetch_all StoredAgent, self.pool.on(),
             "SELECT id, name, instance, owner, version, rules, duty, cards,
                       registered_at, seen_at
-                 FROM agent WHERE name > $1 ORDER BY name LIMIT $2",
-            after,
-            limit,
-        )
-        .map_err(with_context("list agents"))
+                 FROM agent WHERE name > $1 ORDER BY name LIMIT $2", after, limit)
     }
 
     /// The agent of this id.
@@ -173,11 +151,9 @@ impl Db {
     }
 
     async fn one_agent(&self, of: &str, by_id: bool) -> Result<Option<StoredAgent>, StoreError> {
-        query!(fetch_optional StoredAgent, self.pool.on(), "SELECT id, name, instance, owner, version, rules, duty, cards, registered_at, seen_at
-                 FROM agent WHERE id = $1 AND $2 OR name = $1 AND NOT $2",
-            of,
-            by_id,)
-        .map_err(with_context("read an agent"))
+        query!("read an agent": fetch_optional StoredAgent, self.pool.on(),
+            "SELECT id, name, instance, owner, version, rules, duty, cards, registered_at, seen_at
+                 FROM agent WHERE id = $1 AND $2 OR name = $1 AND NOT $2", of, by_id)
     }
 
     /// Whether an agent that was heard of since `lost`, and will take more some day, has so many cards of a kind.
@@ -189,45 +165,29 @@ impl Db {
         lost: Time,
     ) -> Result<bool, StoreError> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        query!(fetch_optional scalar, self.pool.on(), ["SELECT id FROM agent
+        query!("look for cards of agents": fetch_optional scalar, self.pool.on(),
+            ["SELECT id FROM agent
               WHERE duty <> 'draining' AND seen_at >= $1 AND cards LIKE '%\"' || $2 || '\"%'
                 AND (SELECT count(*) FROM json_each(cards) AS card
                       WHERE card.value ->> 'kind' = $2 AND card.value ->> 'simulated' = $3) >= $4 LIMIT 1", "SELECT id FROM agent
               WHERE duty <> 'draining' AND seen_at >= $1 AND CAST(cards AS TEXT) LIKE '%\"' || $2 || '\"%'
                 AND (SELECT count(*) FROM json_array_elements(cards) AS card
                       WHERE card ->> 'kind' = $2 AND CAST(card ->> 'simulated' AS BOOLEAN) = $3) >= $4 LIMIT 1"],
-            lost,
-            kind,
-            is_simulated,
-            count,)
-        .map(|found: Option<String>| found.is_some())
-        .map_err(with_context("look for cards of agents"))
+            lost, kind, is_simulated, count).map(|found: Option<String>| found.is_some())
     }
 
     /// Notes that an agent is there.
     pub async fn agent_seen(&self, id: &str, now: Time) -> Result<(), StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE agent SET seen_at = $2 WHERE id = $1",
-            id,
-            now
-        )
+        query!("note that an agent is there": execute, self.pool.writing(),
+            "UPDATE agent SET seen_at = $2 WHERE id = $1", id, now)
         .map(|_| ())
-        .map_err(with_context("note that an agent is there"))
     }
 
     /// Says what an agent is to do. False where there is none.
     pub async fn set_duty(&self, id: &str, duty: Assignment) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE agent SET duty = $2 WHERE id = $1",
-            id,
-            duty
-        )
+        query!("change what an agent is to do": execute, self.pool.writing(),
+            "UPDATE agent SET duty = $2 WHERE id = $1", id, duty)
         .map(|set| set == 1)
-        .map_err(with_context("change what an agent is to do"))
     }
 
     /// Forgets an agent, and puts what it works on back into the queue. False where there is none.
@@ -238,14 +198,8 @@ impl Db {
         now: Time,
     ) -> Result<bool, StoreError> {
         let is_there = self.agent(id).await?.is_some();
-        query!(
-            execute,
-            self.pool.writing(),
-            "DELETE FROM agent WHERE id = $1 AND ($2 OR duty <> 'cordoned')",
-            id,
-            is_admin
-        )
-        .map_err(with_context("forget an agent"))?;
+        query!("forget an agent": execute, self.pool.writing(),
+            "DELETE FROM agent WHERE id = $1 AND ($2 OR duty <> 'cordoned')", id, is_admin)?;
         self.give_back(&holder(id), None, now).await?;
         Ok(is_there)
     }
@@ -259,26 +213,17 @@ impl Db {
         now: Time,
     ) -> Result<u64, StoreError> {
         let (id, number) = attempt.map(|one| (one.id, one.number)).unzip();
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL,
+        query!("put the fits of an agent back": execute, self.pool.writing(),
+            "UPDATE fit SET state = 'queued', started_at = NULL,
                     worked_ms = worked_ms + CASE WHEN started_at > $2 OR started_at > lease_until THEN 0
                                                  WHEN $2 > lease_until THEN lease_until - started_at ELSE $2 - started_at END
-              WHERE state = 'running' AND holder = $1 AND ($3 IS NULL OR id = $3 AND attempts = $4)",
-            holder,
-            now,
-            id,
-            number,)
-        .map_err(with_context("put the fits of an agent back"))
+              WHERE state = 'running' AND holder = $1 AND ($3 IS NULL OR id = $3 AND attempts = $4)", holder, now, id, number)
     }
 
     /// Forgets agents that were not heard of since `oldest`. Says how many.
     pub async fn sweep_agents(&self, oldest: Time) -> Result<u64, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
-            "DELETE FROM agent WHERE seen_at < $1",
-            oldest
-        )
-        .map_err(with_context("forget lost agents"))
+        query!("forget lost agents": execute, self.pool.writing(),
+            "DELETE FROM agent WHERE seen_at < $1", oldest)
     }
 
     /// The fits of these lanes that wait for an agent, in the order in which they are handed out: see [`Db::claim`]. A comma is before
@@ -288,9 +233,7 @@ impl Db {
         lanes: &str,
         now: Time,
     ) -> Result<Vec<Waiting>, StoreError> {
-        query!(
-            fetch_all Waiting,
-            self.pool.on(),
+        query!("list what waits for agents": fetch_all Waiting, self.pool.on(),
             "SELECT id, lane FROM
                 (SELECT id, lane, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
                         + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = asks.owner AND $3 LIKE '%,' || other.lane || ',%') END AS turn,
@@ -298,12 +241,7 @@ impl Db {
                         is_later
                    FROM (SELECT id, lane, owner, CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $2 AND $1 THEN 1 ELSE 0 END AS is_later
                            FROM fit WHERE state = 'queued' AND $3 LIKE '%,' || lane || ',%') AS asks) AS of_each
-              ORDER BY turn, served, is_later, id",
-            now,
-            super::fit::PATIENCE_MS,
-            lanes,
-        )
-        .map_err(with_context("list what waits for agents"))
+              ORDER BY turn, served, is_later, id", now, super::fit::PATIENCE_MS, lanes)
     }
 
     /// Hands out this fit, or nothing where another agent took it, it does not wait, or its holder works on more or fewer than `held` by now.
@@ -314,8 +252,19 @@ impl Db {
         held: usize,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        let claimed = claim_on(&self.pool, id, lease, held, now).await;
-        claimed.map_err(with_context("claim a fit for an agent"))
+        let claiming = "claim a fit for an agent";
+        // Alone: of two claims of one agent at the same time, the second sees the first.
+        let mut transaction = self.pool.begin_alone(claiming).await?;
+        let held = i64::try_from(held).unwrap_or(i64::MAX);
+        let claimed = query!(claiming: fetch_optional Claimed, transaction.on(),
+            "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
+              WHERE id = $1 AND state = 'queued' AND (SELECT count(*) FROM fit AS own WHERE own.state = 'running' AND own.holder = $3) = $5
+             RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds - worked_ms / 1000 AS timeout_seconds, taught,
+                model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
+                (SELECT text FROM request WHERE digest = request_digest) AS request",
+            id, now, lease.holder, lease.until, held)?;
+        transaction.commit(claiming).await?;
+        Ok(claimed)
     }
 
     /// What an attempt works on, and where that stands; `None` where the attempt is overtaken.
@@ -324,60 +273,21 @@ impl Db {
         attempt: Attempt<'_>,
     ) -> Result<Option<(FitState, Claimed)>, StoreError> {
         let state = self.attempt_state(attempt).await?;
-        let claimed = query!(
-            fetch_optional Claimed,
-            self.pool.on(),
+        let claimed = query!("read what an agent works on": fetch_optional Claimed, self.pool.on(),
             "SELECT id, fingerprint, lane, attempts, holder, apart, timeout_seconds, taught, model_digest, CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
                       text AS request
                  FROM fit JOIN request ON digest = request_digest WHERE id = $1 AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-        )
-        .map_err(with_context("read what an agent works on"))?;
+            attempt.id, attempt.number, attempt.holder)?;
         Ok(state.zip(claimed))
     }
 
     /// Gives agents that could not reach a server time to say that they are there: their leases last until then, as if they had begun as much
     /// later, or earlier where a clock was set back. For a server that starts, perhaps after minutes without any.
     pub async fn spare_agents(&self, until: Time) -> Result<(), StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("renew the leases of agents": execute, self.pool.writing(),
             "UPDATE fit SET lease_until = $1, started_at = started_at + $1 - coalesce(lease_until, $1)
-              WHERE state = 'running' AND holder LIKE 'agent %'",
-            until
-        )
-        .map(|_| ())
-        .map_err(with_context("renew the leases of agents"))
+              WHERE state = 'running' AND holder LIKE 'agent %'", until).map(|_| ())
     }
-}
-
-/// Alone: of two claims of one agent at the same time, the second sees the first.
-async fn claim_on(
-    pool: &Pool,
-    id: &str,
-    lease: Lease<'_>,
-    held: usize,
-    now: Time,
-) -> Result<Option<Claimed>, sqlx::Error> {
-    let mut transaction = pool.begin_alone().await?;
-    let claimed = query!(
-        fetch_optional Claimed,
-        transaction.on(),
-        "UPDATE fit SET state = 'running', started_at = $2, attempts = attempts + 1, holder = $3, lease_until = $4
-            WHERE id = $1 AND state = 'queued' AND (SELECT count(*) FROM fit AS own WHERE own.state = 'running' AND own.holder = $3) = $5
-           RETURNING id, fingerprint, lane, attempts, holder, apart, timeout_seconds - worked_ms / 1000 AS timeout_seconds, taught, model_digest,
-              CAST(1 AS BIGINT) AS of_key, TRUE AS is_alone,
-              (SELECT text FROM request WHERE digest = request_digest) AS request",
-        id,
-        now,
-        lease.holder,
-        lease.until,
-        i64::try_from(held).unwrap_or(i64::MAX),
-    )?;
-    transaction.commit().await?;
-    Ok(claimed)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, JsonText, StoreError, Time, with_context};
+use super::{Db, JsonText, StoreError, Time};
 pub use claim::{Claimed, ParallelSimulated};
 pub use enqueue::{Enqueued, NewFit, Reuse};
 pub use lease::{Attempt, Lease, LeaseOwner, LeasedFit, UnfinishedFit};
@@ -141,29 +141,26 @@ by_name!(Stand: state, attempts);
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
-        query!(fetch_optional Fit, self.pool.on(), "SELECT id, state, text AS request,
+        query!("read a fit": fetch_optional Fit, self.pool.on(),
+            "SELECT id, state, text AS request,
                       result, error,
                       created_at, started_at,
                       finished_at
-                 FROM fit JOIN request ON digest = request_digest WHERE id = $1",
-            id)
-        .map_err(with_context("read a fit"))
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1", id)
     }
 
     /// The fit's answer, with its question.
     pub async fn fit_answer(&self, id: &str) -> Result<Option<FitAnswer>, StoreError> {
-        query!(fetch_optional FitAnswer, self.pool.on(), "SELECT state, model, text AS request,
+        query!("read an answer": fetch_optional FitAnswer, self.pool.on(),
+            "SELECT state, model, text AS request,
                       result
-                 FROM fit JOIN request ON digest = request_digest WHERE id = $1",
-            id)
-        .map_err(with_context("read an answer"))
+                 FROM fit JOIN request ON digest = request_digest WHERE id = $1", id)
     }
 
     /// Where the fit stands, without reading the rest of it.
     pub async fn fit_state(&self, id: &str) -> Result<Option<FitState>, StoreError> {
-        query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1",
-            id)
-        .map_err(with_context("read the state of a fit"))
+        query!("read the state of a fit": fetch_optional scalar, self.pool.on(),
+            "SELECT state FROM fit WHERE id = $1", id)
     }
 
     /// The newest fit that has answered the question of this fingerprint, by whatever document it was asked; of answers of agents, where
@@ -175,35 +172,29 @@ impl Db {
     ) -> Result<Option<String>, StoreError> {
         let question = question_of(fingerprint);
         let beyond = format!("{question}~");
-        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
+        query!("look for an answer": fetch_optional scalar, self.pool.on(),
+            "SELECT id FROM fit WHERE fingerprint >= $1 AND fingerprint < $2 AND state = 'done'
                 AND (answered_by = '' OR $3 AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL))
-              ORDER BY id DESC LIMIT 1",
-            question,
-            beyond,
-            by_agents_too)
-        .map_err(with_context("look for an answer"))
+              ORDER BY id DESC LIMIT 1", question, beyond, by_agents_too)
     }
 
     /// Where the fit stands, and how often it was begun.
     pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
-        query!(fetch_optional Stand, self.pool.on(), "SELECT state, attempts FROM fit WHERE id = $1", id)
+        query!("read the state of a fit": fetch_optional Stand, self.pool.on(),
+            "SELECT state, attempts FROM fit WHERE id = $1", id)
         .map(|row| row.map(|row| (row.state, row.attempts)))
-        .map_err(with_context("read the state of a fit"))
     }
 
     /// Fits, newest first.
     pub async fn fits(&self, filter: &FitFilter) -> Result<Vec<FitSummary>, StoreError> {
-        query!(fetch_all FitSummary, self.pool.on(), "SELECT id, state, model, device,
+        query!("list fits": fetch_all FitSummary, self.pool.on(),
+            "SELECT id, state, model, device,
                       (SELECT micro_batch FROM recommendation WHERE fit_id = fit.id AND rank = 1) AS micro_batch,
                       created_at, started_at,
                       finished_at
                  FROM fit
                 WHERE ($1 IS NULL OR state = $1) AND ($2 IS NULL OR id < $2)
-                ORDER BY id DESC LIMIT $3",
-            filter.state,
-            filter.before,
-            filter.limit,)
-        .map_err(with_context("list fits"))
+                ORDER BY id DESC LIMIT $3", filter.state, filter.before, filter.limit)
     }
 }
 

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, StoreError, Time, with_context};
+use super::{Db, StoreError, Time};
 
 /// What every key begins with, so that it is recognized where it is found.
 const PREFIX: &str = "batchfit";
@@ -138,48 +138,30 @@ impl ApiKey {
 impl Db {
     /// Keeps a new key. False when there is one of that name.
     pub async fn add_key(&self, key: &ApiKey) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("keep a key": execute, self.pool.writing(),
             "INSERT INTO api_key (id, name, scope, digest, created_at) VALUES ($1, $2, $3, $4, $5)
-                 ON CONFLICT DO NOTHING",
-            key.id,
-            key.name,
-            key.scope,
-            key.digest,
-            key.created_at,
-        )
+                 ON CONFLICT DO NOTHING", key.id, key.name, key.scope, key.digest, key.created_at)
         .map(|added| added == 1)
-        .map_err(with_context("keep a key"))
     }
 
     /// All keys, also those that were revoked, in the order in which they were made.
     pub async fn keys(&self) -> Result<Vec<ApiKey>, StoreError> {
-        query!(fetch_all ApiKey, self.pool.on(), "SELECT id, name, scope, digest, created_at,
+        query!("list keys": fetch_all ApiKey, self.pool.on(),
+            "SELECT id, name, scope, digest, created_at,
                       revoked_at
                  FROM api_key ORDER BY created_at, id")
-        .map_err(with_context("list keys"))
     }
 
     /// Revokes the key of this name or id. False when there is none that was not revoked before.
     pub async fn revoke_key(&self, name_or_id: &str, now: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL",
-            name_or_id,
-            now,)
-        .map(|revoked| revoked > 0)
-        .map_err(with_context("revoke a key"))
+        query!("revoke a key": execute, self.pool.writing(),
+            "UPDATE api_key SET revoked_at = $2 WHERE (name = $1 OR id = $1) AND revoked_at IS NULL", name_or_id, now).map(|revoked| revoked > 0)
     }
 
     /// Drops a key that could not be shown.
     pub async fn forget_key(&self, id: &str) -> Result<(), StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
-            "DELETE FROM api_key WHERE id = $1",
-            id,
-        )
-        .map(|_| ())
-        .map_err(with_context("drop a key"))
+        query!("drop a key": execute, self.pool.writing(), "DELETE FROM api_key WHERE id = $1", id)
+            .map(|_| ())
     }
 }
 

@@ -262,13 +262,8 @@ impl Db {
     /// keeps the file locked.
     pub async fn write_readiness(&self, now: Time) -> Result<(), StoreError> {
         self.in_place()?;
-        query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE readiness SET checked_at = $1",
-            now
-        )
-        .map_err(with_context("write to the database"))?;
+        query!("write to the database": execute, self.pool.writing(),
+            "UPDATE readiness SET checked_at = $1", now)?;
         if let (Some(place), Pool::Sqlite(_, pool)) = (&self.place, &self.pool)
             && place.loses_wal()
         {
@@ -280,9 +275,8 @@ impl Db {
 
     /// The last moment that was written by [`Db::write_readiness`]; `None` where it never was.
     pub async fn last_noted(&self) -> Result<Option<Time>, StoreError> {
-        let noted: Time =
-            query!(fetch_one scalar, self.pool.on(), "SELECT checked_at FROM readiness")
-                .map_err(with_context("read when the database was last written"))?;
+        let noted: Time = query!("read when the database was last written": fetch_one scalar, self.pool.on(),
+                "SELECT checked_at FROM readiness")?;
         Ok(Some(noted).filter(|noted| noted.0 > 0))
     }
 

@@ -7,7 +7,7 @@ use sqlx::types::Json;
 use super::engine::query;
 use super::request::{keep_request, request_digest};
 use super::upload::refer;
-use super::{Db, JsonText, StoreError, Time, with_context};
+use super::{Db, JsonText, StoreError, Time};
 use crate::model::Digest;
 
 /// A whole row.
@@ -40,36 +40,23 @@ impl Db {
     pub async fn add_probe(&self, probe: &Probe, uploads: &[Digest]) -> Result<(), StoreError> {
         let request = request_digest(&probe.request);
         let report = JsonText::of(&probe.report.0);
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context("begin to store a probe"))?;
-        query!(execute, transaction.on(), "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
+        let mut transaction = self.pool.begin_alone("begin to store a probe").await?;
+        query!("store a probe": execute, transaction.on(),
+            "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            probe.id,
-            probe.fingerprint,
-            probe.model,
-            probe.device,
-            probe.batch,
-            probe.verdict,
-            request,
-            report,
-            probe.created_at,)
-        .map_err(with_context("store a probe"))?;
+            probe.id, probe.fingerprint, probe.model, probe.device, probe.batch, probe.verdict, request, report, probe.created_at)?;
         keep_request(&mut transaction.link(), &request, &probe.request).await?;
         for digest in uploads {
             refer(&mut transaction.link(), digest, "probe", &probe.id).await?;
         }
-        transaction
-            .commit()
-            .await
-            .map_err(with_context("commit a probe"))
+        transaction.commit("commit a probe").await
     }
 
     /// The whole probe.
     pub async fn probe(&self, id: &str) -> Result<Option<Probe>, StoreError> {
-        query!(fetch_optional Probe, self.pool.on(), "SELECT id, fingerprint, model, device, batch, verdict, text AS request,
+        query!("read a probe": fetch_optional Probe, self.pool.on(),
+            "SELECT id, fingerprint, model, device, batch, verdict, text AS request,
                       report, created_at
-                 FROM probe JOIN request ON digest = request_digest WHERE id = $1",
-            id)
-        .map_err(with_context("read a probe"))
+                 FROM probe JOIN request ON digest = request_digest WHERE id = $1", id)
     }
 }

@@ -1,7 +1,7 @@
 //! The table of requests: each text once, however often it was asked.
 
 use super::engine::{Link, query};
-use super::{JsonText, StoreError, with_context};
+use super::{JsonText, StoreError};
 use crate::model::Digest;
 
 /// What a request is called in the table.
@@ -15,13 +15,6 @@ pub(super) async fn keep_request(
     digest: &str,
     request: &JsonText,
 ) -> Result<(), StoreError> {
-    query!(
-        execute,
-        connection.on(),
-        "INSERT INTO request (digest, text) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-        digest,
-        request,
-    )
-    .map(|_| ())
-    .map_err(with_context("keep a request"))
+    query!("keep a request": execute, connection.on(),
+        "INSERT INTO request (digest, text) VALUES ($1, $2) ON CONFLICT DO NOTHING", digest, request).map(|_| ())
 }

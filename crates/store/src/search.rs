@@ -4,9 +4,9 @@ use crate::text::by_name;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::engine::{Pool, query};
+use super::engine::query;
 use super::text::named_in_text;
-use super::{Db, JsonText, StoreError, Time, integer, upload, with_context};
+use super::{Db, JsonText, StoreError, Time, integer, upload};
 use crate::model::Digest;
 use batchfit_fit::search::ask_tell::{Observation, Outcome};
 
@@ -137,7 +137,29 @@ impl Db {
         idle: Time,
         now: Time,
     ) -> Result<bool, StoreError> {
-        add_on(&self.pool, id, (terms, owner), bounds, (idle, now)).await
+        // Alone: two that begin at once make room for one each.
+        let mut transaction = self.pool.begin_alone("begin to store a search").await?;
+        query!("drop idle searches": execute, transaction.on(),
+            "DELETE FROM search WHERE state <> 'done' AND updated_at < $1", idle)?;
+        let most = i64::from(bounds.searches);
+        let of_a_key = i64::from(bounds.of_a_key);
+        let contested = now.0.saturating_sub(bounds.contested_ms);
+        query!("drop the oldest searches": execute, transaction.on(),
+            "DELETE FROM search
+              WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
+                            ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
+                            LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
+            most, contested)?;
+        query!("drop what no search refers to": execute, transaction.on(),
+            "DELETE FROM upload_reference
+              WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")?;
+        let added = query!("store a search": execute, transaction.on(),
+            "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
+             SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
+                AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
+            id, terms, now, most, owner, of_a_key)?;
+        transaction.commit("commit a search").await?;
+        Ok(added == 1)
     }
 
     /// Keeps an observation, once, however many tell it at the same time.
@@ -157,56 +179,37 @@ impl Db {
         let recorded = &observation.recorded;
         let most = i64::from(bounds.observations);
         // Two that are told at once have numbers of their own.
-        let begin = "begin to keep an observation";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(begin))?;
-        let added = query!(execute, transaction.on(), "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
+        let mut transaction = self
+            .pool
+            .begin_alone("begin to keep an observation")
+            .await?;
+        let added = query!("keep an observation": execute, transaction.on(),
+            "INSERT INTO observation (search_id, number, batch, outcome, peak_reserved_bytes, recorded, created_at)
              SELECT id, (SELECT coalesce(max(number), 0) + 1 FROM observation WHERE search_id = $1), $2, $3, $4, $5, $6
                FROM search
               WHERE id = $1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = $1) < $7
-             ON CONFLICT DO NOTHING",
-            id,
-            batch,
-            outcome,
-            bytes,
-            recorded,
-            now,
-            most,)
-        .map_err(with_context("keep an observation"))?;
+             ON CONFLICT DO NOTHING", id, batch, outcome, bytes, recorded, now, most)?;
         if added == 1 {
-            query!(
-                execute,
-                transaction.on(),
-                "UPDATE search SET updated_at = $2 WHERE id = $1",
-                id,
-                now
-            )
-            .map_err(with_context("note that a search was told something"))?;
-            let commit = with_context("commit an observation");
-            transaction.commit().await.map_err(commit)?;
+            query!("note that a search was told something": execute, transaction.on(),
+                "UPDATE search SET updated_at = $2 WHERE id = $1", id, now)?;
+            transaction.commit("commit an observation").await?;
             return Ok(ObservationStatus::New);
         }
         // There may be no other connection.
         drop(transaction);
-        let state =
-            query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM search WHERE id = $1",
-            id)
-            .map_err(with_context("read the state of a search"))?;
+        let state = query!("read the state of a search": fetch_optional scalar, self.pool.on(),
+                "SELECT state FROM search WHERE id = $1", id)?;
         match state {
             None => return Ok(ObservationStatus::Unknown),
             Some(SearchState::Cancelled) => return Ok(ObservationStatus::Cancelled),
             Some(SearchState::Active | SearchState::Done) => {}
         }
-        let same: Option<i64> = query!(fetch_optional scalar, self.pool.on(), "SELECT number FROM observation
+        let same: Option<i64> = query!("find the same observation": fetch_optional scalar, self.pool.on(),
+            "SELECT number FROM observation
               WHERE search_id = $1 AND batch = $2 AND outcome = $3
                 AND coalesce(peak_reserved_bytes, 0) = coalesce($4, 0) AND coalesce(recorded, '') = coalesce($5, '')",
-            id,
-            batch,
-            outcome,
-            bytes,
-            recorded,)
-        .map_err(with_context("find the same observation"))?;
+            id, batch, outcome, bytes, recorded)?;
         Ok(if same.is_some() {
             ObservationStatus::Again
         } else {
@@ -216,29 +219,27 @@ impl Db {
 
     /// Notes that a search needs a recording, before it is told of it. False when there is none.
     pub async fn refer_search(&self, id: &str, recorded: &Digest) -> Result<bool, StoreError> {
-        let begin = "begin to refer to a recording";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(begin))?;
+        let mut transaction = self
+            .pool
+            .begin_alone("begin to refer to a recording")
+            .await?;
         let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
-        let commit = with_context("commit what a search refers to");
-        transaction.commit().await.map_err(commit)?;
+        transaction.commit("commit what a search refers to").await?;
         Ok(referred)
     }
 
     /// The whole search.
     pub async fn search(&self, id: &str) -> Result<Option<StoredSearch>, StoreError> {
-        let search =
-            query!(fetch_optional SearchRow, self.pool.on(), "SELECT id, state, terms, owner, created_at,
+        let search = query!("read a search": fetch_optional SearchRow, self.pool.on(),
+                "SELECT id, state, terms, owner, created_at,
                       updated_at, recommendation, answered_by,
                       answered_after
-                 FROM search WHERE id = $1", id)
-            .map_err(with_context("read a search"))?;
+                 FROM search WHERE id = $1", id)?;
         let Some(search) = search else {
             return Ok(None);
         };
-        let rows = query!(fetch_all Row, self.pool.on(), "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number",
-            id)
-        .map_err(with_context("read what a search was told"))?;
+        let rows = query!("read what a search was told": fetch_all Row, self.pool.on(),
+            "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number", id)?;
         Ok(Some(StoredSearch {
             id: search.id,
             state: search.state,
@@ -264,16 +265,13 @@ impl Db {
         owner: &str,
     ) -> Result<Vec<AnsweredSearch>, StoreError> {
         let batch = integer("batch", batch)?;
-        query!(fetch_all AnsweredSearch, self.pool.on(), "SELECT search.id, terms, recommendation,
+        query!("look for an answer that is there": fetch_all AnsweredSearch, self.pool.on(),
+            "SELECT search.id, terms, recommendation,
                       updated_at
                  FROM observation JOIN search ON search.id = observation.search_id
                 WHERE observation.recorded = $1 AND observation.batch = $2
                   AND search.owner = $3 AND search.state = 'done' AND recommendation IS NOT NULL AND answered_by IS NULL
-                ORDER BY updated_at DESC, search.id DESC LIMIT 64",
-            recorded,
-            batch,
-            owner,)
-        .map_err(with_context("look for an answer that is there"))
+                ORDER BY updated_at DESC, search.id DESC LIMIT 64", recorded, batch, owner)
     }
 
     /// Notes where a search stands after so many observations, and its answer where it has one, unless it was told more
@@ -289,26 +287,17 @@ impl Db {
         let recommendation = answer.map(|answer| &answer.recommendation);
         let answered_by = answer.and_then(|answer| answer.answered_by.as_ref());
         let answered_after = answer.map(|_| told);
-        query!(execute, self.pool.writing(), "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
+        query!("note where a search stands": execute, self.pool.writing(),
+            "UPDATE search SET state = $2, recommendation = $4, answered_by = $5, answered_after = $6
               WHERE id = $1 AND state <> 'cancelled'
                 AND (SELECT count(*) FROM observation WHERE search_id = $1) = $3",
-            id,
-            state,
-            told,
-            recommendation,
-            answered_by,
-            answered_after,)
-        .map(|_| ())
-        .map_err(with_context("note where a search stands"))
+            id, state, told, recommendation, answered_by, answered_after).map(|_| ())
     }
 
     /// Ends a search that has no answer yet. False when there is none, or none such.
     pub async fn cancel_search(&self, id: &str, now: Time) -> Result<bool, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'",
-            id,
-            now,)
-        .map(|done| done == 1)
-        .map_err(with_context("cancel a search"))
+        query!("cancel a search": execute, self.pool.writing(),
+            "UPDATE search SET state = 'cancelled', updated_at = $2 WHERE id = $1 AND state = 'active'", id, now).map(|done| done == 1)
     }
 }
 
@@ -322,57 +311,6 @@ impl From<Row> for Observation {
             recorded: row.recorded,
         }
     }
-}
-
-/// Makes room for a search and stores it. Alone: two that begin at once make room for one each.
-async fn add_on(
-    pool: &Pool,
-    id: &str,
-    (terms, owner): (&JsonText, &str),
-    bounds: SearchBounds,
-    (idle, now): (Time, Time),
-) -> Result<bool, StoreError> {
-    let transaction = pool.begin_alone().await;
-    let mut transaction = transaction.map_err(with_context("begin to store a search"))?;
-    query!(
-        execute,
-        transaction.on(),
-        "DELETE FROM search WHERE state <> 'done' AND updated_at < $1",
-        idle
-    )
-    .map_err(with_context("drop idle searches"))?;
-    let most = i64::from(bounds.searches);
-    let of_a_key = i64::from(bounds.of_a_key);
-    let contested = now.0.saturating_sub(bounds.contested_ms);
-    query!(execute, transaction.on(), "DELETE FROM search
-          WHERE id IN (SELECT id FROM search WHERE state <> 'active' OR updated_at < $2
-                        ORDER BY state = 'active', count(*) OVER (PARTITION BY owner) DESC, updated_at
-                        LIMIT (SELECT CASE WHEN count(*) + 1 > $1 THEN count(*) + 1 - $1 ELSE 0 END FROM search))",
-        most,
-        contested,)
-    .map_err(with_context("drop the oldest searches"))?;
-    query!(execute, transaction.on(), "DELETE FROM upload_reference
-          WHERE what = 'search' AND NOT EXISTS (SELECT 1 FROM search WHERE search.id = upload_reference.id)")
-    .map_err(with_context("drop what no search refers to"))?;
-    let added = query!(
-        execute,
-        transaction.on(),
-        "INSERT INTO search (id, state, terms, created_at, updated_at, owner)
-         SELECT $1, 'active', $2, $3, $3, $5 WHERE (SELECT count(*) FROM search) < $4
-            AND ($5 = '' OR (SELECT count(*) FROM search WHERE owner = $5 AND state = 'active') < $6)",
-        id,
-        terms,
-        now,
-        most,
-        owner,
-        of_a_key,
-    )
-    .map_err(with_context("store a search"))?;
-    transaction
-        .commit()
-        .await
-        .map_err(with_context("commit a search"))?;
-    Ok(added == 1)
 }
 
 #[cfg(test)]

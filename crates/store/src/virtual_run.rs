@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 
 use super::engine::{Transaction, query};
 use super::text::by_name;
-use super::{Db, JsonText, StoreError, Time, with_context};
+use super::{Db, JsonText, StoreError, Time};
 
 /// Most runs that are kept; the oldest make room.
 const MOST: i64 = 10_000;
@@ -70,34 +70,19 @@ impl Db {
             return Ok(false);
         }
         let step = step.filter(|step| step.len() <= MOST_STEP);
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(store))?;
-        query!(execute, transaction.on(), "INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        let mut transaction = self.pool.begin_alone(store).await?;
+        query!(store: execute, transaction.on(),
+            "INSERT INTO virtual_run (id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                     peak_reserved_bytes, batchfit_version, answer, step, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-            run.id,
-            run.command,
-            run.card,
-            run.gpus,
-            run.verdict,
-            run.certainty,
-            run.limit_bytes,
-            run.peak_allocated_bytes,
-            run.peak_reserved_bytes,
-            run.batchfit_version,
-            answer,
-            step,
-            run.created_at,)
-        .map_err(with_context(store))?;
-        query!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id <= (SELECT id FROM virtual_run ORDER BY id DESC LIMIT 1 OFFSET $1)",
-            MOST)
-        .map_err(with_context("drop the oldest runs"))?;
-        query!(execute, transaction.on(), "UPDATE virtual_run SET step = NULL
+            run.id, run.command, run.card, run.gpus, run.verdict, run.certainty, run.limit_bytes, run.peak_allocated_bytes, run.peak_reserved_bytes, run.batchfit_version, answer, step, run.created_at)?;
+        query!("drop the oldest runs": execute, transaction.on(),
+            "DELETE FROM virtual_run WHERE id <= (SELECT id FROM virtual_run ORDER BY id DESC LIMIT 1 OFFSET $1)", MOST)?;
+        query!("drop the oldest steps of runs": execute, transaction.on(),
+            "UPDATE virtual_run SET step = NULL
               WHERE step IS NOT NULL
-                AND id <= (SELECT id FROM virtual_run WHERE step IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET $1)",
-            MOST_WITH_STEP)
-        .map_err(with_context("drop the oldest steps of runs"))?;
-        transaction.commit().await.map_err(with_context(store))?;
+                AND id <= (SELECT id FROM virtual_run WHERE step IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET $1)", MOST_WITH_STEP)?;
+        transaction.commit(store).await?;
         Ok(true)
     }
 
@@ -107,12 +92,10 @@ impl Db {
         before: Option<&str>,
         limit: i64,
     ) -> Result<Vec<VirtualRun>, StoreError> {
-        query!(fetch_all VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        query!("list runs": fetch_all VirtualRun, self.pool.on(),
+            "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                       peak_reserved_bytes, batchfit_version, step IS NOT NULL AS has_step, created_at
-                 FROM virtual_run WHERE ($1 IS NULL OR id < $1) ORDER BY id DESC LIMIT $2",
-            before,
-            limit,)
-        .map_err(with_context("list runs"))
+                 FROM virtual_run WHERE ($1 IS NULL OR id < $1) ORDER BY id DESC LIMIT $2", before, limit)
     }
 
     /// A run and its answer.
@@ -120,14 +103,12 @@ impl Db {
         &self,
         id: &str,
     ) -> Result<Option<(VirtualRun, JsonText)>, StoreError> {
-        let run = query!(fetch_optional VirtualRun, self.pool.on(), "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
+        let run = query!("read a run": fetch_optional VirtualRun, self.pool.on(),
+            "SELECT id, command, card, gpus, verdict, certainty, limit_bytes, peak_allocated_bytes,
                       peak_reserved_bytes, batchfit_version, step IS NOT NULL AS has_step, created_at
-                 FROM virtual_run WHERE id = $1",
-            id)
-        .map_err(with_context("read a run"))?;
-        let answer = query!(fetch_optional scalar, self.pool.on(), "SELECT answer FROM virtual_run WHERE id = $1",
-            id)
-        .map_err(with_context("read the answer of a run"))?;
+                 FROM virtual_run WHERE id = $1", id)?;
+        let answer = query!("read the answer of a run": fetch_optional scalar, self.pool.on(),
+            "SELECT answer FROM virtual_run WHERE id = $1", id)?;
         Ok(run.zip(answer))
     }
 
@@ -140,11 +121,8 @@ impl Db {
     ) -> Result<Option<Vec<u8>>, StoreError> {
         let first = i64::try_from(from).unwrap_or(i64::MAX).saturating_add(1);
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        let found: Option<Option<Vec<u8>>> = query!(fetch_optional scalar, self.pool.on(), "SELECT substr(step, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) FROM virtual_run WHERE id = $1",
-            id,
-            first,
-            bytes,)
-        .map_err(with_context("read the step of a run"))?;
+        let found: Option<Option<Vec<u8>>> = query!("read the step of a run": fetch_optional scalar, self.pool.on(),
+            "SELECT substr(step, CAST($2 AS INTEGER), CAST($3 AS INTEGER)) FROM virtual_run WHERE id = $1", id, first, bytes)?;
         Ok(found.flatten())
     }
 }
@@ -155,15 +133,12 @@ pub(super) async fn drop_old_runs(
     (oldest, now): (Time, Time),
     most: i64,
 ) -> Result<u64, StoreError> {
-    query!(execute, transaction.on(), "DELETE FROM virtual_run WHERE id IN
+    query!("drop old runs": execute, transaction.on(),
+        "DELETE FROM virtual_run WHERE id IN
             (SELECT id FROM virtual_run
               WHERE created_at < $1
                 AND rowid < coalesce((SELECT min(rowid) FROM virtual_run WHERE created_at BETWEEN $1 AND $2), 9223372036854775807)
-              ORDER BY created_at, id LIMIT $3)",
-        oldest,
-        now,
-        most,)
-    .map_err(with_context("drop old runs"))
+              ORDER BY created_at, id LIMIT $3)", oldest, now, most)
 }
 
 #[cfg(test)]

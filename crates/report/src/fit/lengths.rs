@@ -2,33 +2,13 @@
 
 use crate::style::Style;
 use crate::style::paragraph;
-use crate::table::{text, with_header};
+use crate::table::{lines, or_dash};
 use batchfit_fit::model::LengthOf;
-use batchfit_fit::{Bucket, LengthRow, LengthTable, VariantResult};
+use batchfit_fit::{Bucket, LengthRow, LengthTable, Recommendation, VariantResult};
 use batchfit_step::units::Bytes;
 
-/// Columns of numbers; of buckets, all but the first two.
-const NUMBERS: [&str; 11] = [
-    "length",
-    "size",
-    "samples",
-    "micro-batch",
-    "steps",
-    "tokens",
-    "pixels",
-    "samples in budget",
-    "peak reserved",
-    "batches",
-    "padding",
-];
-
-/// Which columns there are.
-struct Columns {
-    counts: bool,
-    steps: bool,
-    /// Several rows for each length, without what is known of one variant alone.
-    variants: bool,
-}
+/// A length, and one of its variants where there are several.
+type Line<'a> = (&'a LengthRow, Option<&'a VariantResult>);
 
 /// A row for each length, or each of its variants; the budget, and the buckets.
 pub(super) fn table(table: &LengthTable, style: &Style) -> String {
@@ -36,82 +16,78 @@ pub(super) fn table(table: &LengthTable, style: &Style) -> String {
         LengthOf::SeqLen => "length",
         LengthOf::ImageSize => "size",
     };
-    let mut all = table.rows.iter();
-    let columns = Columns {
-        counts: table.rows.iter().any(|row| row.count != 1),
-        steps: table
-            .rows
-            .iter()
-            .any(|row| row.recommendation.accumulation_steps > 1),
-        variants: all.any(|row| !row.variants.is_empty()),
-    };
-    let mut header = vec![name];
-    header.extend(columns.counts.then_some("samples"));
-    header.extend(columns.variants.then_some("variant"));
-    header.push("micro-batch");
-    header.extend(columns.steps.then_some("steps"));
-    if !columns.variants {
-        header.extend([table.of.units(), "samples in budget"]);
-    }
-    header.push("peak reserved");
-    header.extend(columns.variants.then_some("cost"));
-    let mut rows = with_header(&header, &NUMBERS);
-    for row in &table.rows {
-        if columns.variants {
-            for variant in &row.variants {
-                rows.add_row(cells(row, Some(variant), &columns));
-            }
-        } else {
-            rows.add_row(cells(row, None, &columns));
-        }
-    }
+    let any = |is: &dyn Fn(&LengthRow) -> bool| table.rows.iter().any(is);
+    let counts = any(&|row| row.count != 1);
+    let steps = any(&|row| row.recommendation.accumulation_steps > 1);
+    let variants = any(&|row| !row.variants.is_empty());
+    let rows = table.rows.iter().flat_map(|row| {
+        let of_each = row.variants.iter().map(move |variant| (row, Some(variant)));
+        let alone = (!variants).then_some((row, None));
+        alone.into_iter().chain(of_each)
+    });
+    let rows: Vec<Line<'_>> = rows.collect();
+    let within = |line: &Line<'_>| line.0.within_budget.filter(|_| best(line).micro_batch > 0);
     let mut out = format!("Largest safe batch if all samples had one {name}\n");
-    out += &text(&rows, style);
+    out += &lines(&rows, style)
+        .number(name, |(row, _)| row.length.to_string())
+        .number("samples", |(row, _)| row.count.to_string())
+        .only_if(counts)
+        .words("variant", |line| {
+            of_variant(line, |it| it.training.to_string())
+        })
+        .only_if(variants)
+        .number("micro-batch", |line| micro_batch(best(line)))
+        .number("steps", |line| {
+            figure(best(line), best(line).accumulation_steps)
+        })
+        .only_if(steps)
+        .number(table.of.units(), |line| {
+            figure(best(line), line.0.batch_units)
+        })
+        .only_if(!variants)
+        .number("samples in budget", |line| or_dash(within(line)))
+        .only_if(!variants)
+        .number("peak reserved", |line| peak(best(line)))
+        .words("cost", |line| {
+            of_variant(line, |it| it.cost.clone().unwrap_or_default())
+        })
+        .only_if(variants)
+        .text();
     out.push('\n');
     out += &paragraph("", &budget(table, name), style.width);
-    if table.buckets.len() > 1 || columns.counts {
+    if table.buckets.len() > 1 || counts {
         out.push('\n');
-        out += &buckets(table, name, columns.counts, style);
+        out += &buckets(table, name, counts, style);
     }
     out
 }
 
-fn cells(row: &LengthRow, variant: Option<&VariantResult>, columns: &Columns) -> Vec<String> {
-    let best = variant.map_or(&row.recommendation, |variant| &variant.recommendation);
-    let fits = best.micro_batch > 0;
-    let shown = |figure: u64| {
-        if fits {
-            figure.to_string()
-        } else {
-            "-".to_owned()
-        }
-    };
-    let mut cells = vec![row.length.to_string()];
-    cells.extend(columns.counts.then(|| row.count.to_string()));
-    cells.extend(variant.map(|variant| variant.training.to_string()));
-    cells.push(if fits {
-        best.micro_batch.to_string()
-    } else {
-        let lacks = best.missing_bytes.map_or_else(String::new, |missing| {
-            format!(" (lacks {})", Bytes(missing))
-        });
-        format!("none{lacks}")
-    });
-    cells.extend(columns.steps.then(|| shown(best.accumulation_steps)));
-    if variant.is_none() {
-        let within = row.within_budget.filter(|_| fits);
-        cells.extend([
-            shown(row.batch_units),
-            within.map_or_else(|| "-".to_owned(), |samples| samples.to_string()),
-        ]);
+fn best<'a>((row, variant): &Line<'a>) -> &'a Recommendation {
+    variant.map_or(&row.recommendation, |variant| &variant.recommendation)
+}
+
+fn of_variant((_, variant): &Line<'_>, text: fn(&VariantResult) -> String) -> String {
+    variant.map(text).unwrap_or_default()
+}
+
+/// What is known of a batch that fits.
+pub(crate) fn figure(best: &Recommendation, figure: impl ToString) -> String {
+    or_dash((best.micro_batch > 0).then_some(figure))
+}
+
+/// What a batch reserves, where it fits.
+pub(crate) fn peak(best: &Recommendation) -> String {
+    figure(best, Bytes(best.peak_reserved_bytes))
+}
+
+/// The batch, or what one sample lacks.
+pub(crate) fn micro_batch(best: &Recommendation) -> String {
+    if best.micro_batch > 0 {
+        return best.micro_batch.to_string();
     }
-    cells.push(if fits {
-        Bytes(best.peak_reserved_bytes).to_string()
-    } else {
-        "-".to_owned()
-    });
-    cells.extend(variant.map(|variant| variant.cost.clone().unwrap_or_default()));
-    cells
+    let lacks = best.missing_bytes;
+    let lacks = lacks.map(|missing| format!(" (lacks {})", Bytes(missing)));
+    format!("none{}", lacks.unwrap_or_default())
 }
 
 fn budget(table: &LengthTable, name: &str) -> String {
@@ -136,34 +112,10 @@ fn budget(table: &LengthTable, name: &str) -> String {
 }
 
 fn buckets(table: &LengthTable, name: &str, has_counts: bool, style: &Style) -> String {
-    let mut header = vec![name];
-    header.extend(has_counts.then_some("samples"));
-    header.push("micro-batch");
-    header.extend(has_counts.then_some("batches"));
-    header.push("padding");
-    let mut rows = with_header(&header, &NUMBERS[2..]);
-    for bucket in &table.buckets {
-        let Bucket {
-            lengths: [first, last],
-            count,
-            micro_batch,
-            batches,
-            padding,
-        } = bucket;
-        let mut cells = vec![if first == last {
-            first.to_string()
-        } else {
-            format!("{first} to {last}")
-        }];
-        cells.extend(has_counts.then(|| count.to_string()));
-        cells.push(micro_batch.to_string());
-        cells.extend(
-            has_counts
-                .then(|| batches.map_or_else(|| "-".to_owned(), |batches| batches.to_string())),
-        );
-        cells.push(percent(*padding));
-        rows.add_row(cells);
-    }
+    let lengths = |bucket: &Bucket| match &bucket.lengths {
+        [first, last] if first == last => first.to_string(),
+        [first, last] => format!("{first} to {last}"),
+    };
     let of_one = table
         .padding_of_one_bucket
         .map_or_else(String::new, |padding| {
@@ -175,7 +127,15 @@ fn buckets(table: &LengthTable, name: &str, has_counts: bool, style: &Style) -> 
         });
     format!(
         "Buckets, each padded to its longest{of_one}\n{}",
-        text(&rows, style)
+        lines(&table.buckets, style)
+            .words(name, lengths)
+            .number("samples", |it| it.count.to_string())
+            .only_if(has_counts)
+            .number("micro-batch", |it| it.micro_batch.to_string())
+            .number("batches", |it| or_dash(it.batches))
+            .only_if(has_counts)
+            .number("padding", |it| percent(it.padding))
+            .text()
     )
 }
 

@@ -6,6 +6,7 @@ mod setup;
 mod suggestions;
 mod variants;
 
+pub(crate) use lengths::{figure, micro_batch, peak};
 pub use setup::ShownRequest;
 pub(crate) use setup::given_options;
 
@@ -14,7 +15,7 @@ use std::fmt::Write as _;
 use super::probe::verdict;
 use super::style::Style;
 use super::style::paragraph;
-use super::table::{facts, text, with_header};
+use super::table::{facts, lines, sized};
 use super::why::category;
 use batchfit_card::probe::{CategoryBytes, Evidence, SpeedFrom};
 use batchfit_fit::model::Mode;
@@ -249,15 +250,12 @@ fn figures(result: &FitResult, style: &Style) -> Vec<(&'static str, String)> {
         let rest = total.saturating_sub(Bytes(held));
         said.extend((rest.0 > 0).then(|| format!("fragmentation and safety margin {rest}")));
         figures.push(("one sample takes", format!("{total}: {}", said.join(", "))));
-        figures.push(("the limit is", Bytes(best.limit_bytes).to_string()));
+        figures.push(sized("the limit is", best.limit_bytes));
     }
     if style.verbose {
         figures.extend([
-            (
-                "peak allocated",
-                Bytes(best.peak_allocated_bytes).to_string(),
-            ),
-            ("headroom", Bytes(best.headroom_bytes).to_string()),
+            sized("peak allocated", best.peak_allocated_bytes),
+            sized("headroom", best.headroom_bytes),
         ]);
     }
     figures.extend(best.parallel.iter().flat_map(|ranks| across(best, ranks)));
@@ -390,47 +388,19 @@ fn on_the_gpu(work: &GpuWork) -> Vec<(&'static str, String)> {
 }
 
 fn probes(result: &FitResult, style: &Style) -> String {
-    let several = result.variants.len() > 1;
-    let mut header = vec![
-        "batch",
-        "micro-steps",
-        "verdict",
-        "peak allocated",
-        "peak reserved",
-        "retries",
-        "evidence",
-    ];
-    if several {
-        header.insert(0, "variant");
-    }
-    let numbers = [
-        "variant",
-        "batch",
-        "micro-steps",
-        "peak allocated",
-        "peak reserved",
-        "retries",
-    ];
-    let mut table = with_header(&header, &numbers);
     let mut probes: Vec<_> = result.probes.iter().collect();
     probes.sort_by_key(|probe| probe.variant);
-    for probe in probes {
-        let report = &probe.report;
-        let mut row = vec![
-            report.batch.to_string(),
-            probe.accumulation.to_string(),
-            verdict(report.verdict).to_owned(),
-            Bytes(report.peak_allocated_bytes).to_string(),
-            Bytes(report.peak_reserved_bytes).to_string(),
-            report.retries.to_string(),
-            report.evidence.name().to_owned(),
-        ];
-        if several {
-            row.insert(0, (probe.variant + 1).to_string());
-        }
-        table.add_row(row);
-    }
-    text(&table, style)
+    lines(&probes, style)
+        .number("variant", |probe| (probe.variant + 1).to_string())
+        .only_if(result.variants.len() > 1)
+        .number("batch", |probe| probe.report.batch.to_string())
+        .number("micro-steps", |probe| probe.accumulation.to_string())
+        .words("verdict", |probe| verdict(probe.report.verdict).to_owned())
+        .size("peak allocated", |probe| probe.report.peak_allocated_bytes)
+        .size("peak reserved", |probe| probe.report.peak_reserved_bytes)
+        .number("retries", |probe| probe.report.retries.to_string())
+        .words("evidence", |probe| probe.report.evidence.name().to_owned())
+        .text()
 }
 
 #[cfg(test)]

@@ -5,21 +5,11 @@ use std::fmt::Write as _;
 
 use super::Answer;
 use super::lengths::{LengthRow, rows};
-use crate::fit::{rounded, shown_name};
+use crate::fit::{figure, micro_batch, peak, rounded, shown_name};
 use crate::style::Style;
-use crate::table::{notes, text, with_header};
+use crate::table::{lines, notes, or_dash};
+use batchfit_fit::VariantResult;
 use batchfit_step::units::Bytes;
-
-/// Columns that hold numbers.
-const NUMBERS: [&str; 7] = [
-    "length",
-    "micro-batch",
-    "steps",
-    "samples per step",
-    "peak reserved",
-    "limit",
-    "samples/s",
-];
 
 /// Up to so many variants of an answer have a line each; of more only the best has one.
 const MOST_VARIANTS: usize = 4;
@@ -40,68 +30,19 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     let has_variants = answers
         .iter()
         .any(|answer| answer.result.variants.len() > 1);
-    let mut header = Vec::new();
-    header.extend(has_cards.then_some("card"));
-    header.extend(has_lengths.then_some("length"));
     let has_few = answers
         .iter()
         .all(|answer| answer.result.variants.len() <= MOST_VARIANTS);
-    let shown = |answer: &Answer| {
-        let all = if has_few { MOST_VARIANTS } else { 1 };
-        answer
-            .result
-            .variants
-            .iter()
-            .take(all)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let has_costs = has_few
-        && answers.iter().any(|answer| {
-            let mut variants = answer.result.variants.iter();
-            variants.any(|variant| variant.cost.is_some())
-        });
-    let title_of_variants = if has_few { "variant" } else { "best variant" };
-    header.extend(has_variants.then_some(title_of_variants));
-    header.extend(["micro-batch", "steps", "samples per step", "peak reserved"]);
-    let has_speeds = answers.iter().any(|answer| {
-        let mut variants = answer.result.variants.iter();
-        variants.any(|variant| variant.recommendation.samples_per_second.is_some())
+    let most = if has_few { MOST_VARIANTS } else { 1 };
+    let lines_of = answers.iter().flat_map(|answer| {
+        let shown = answer.result.variants.iter().take(most);
+        shown.map(move |variant| (answer, variant, &variant.recommendation))
     });
-    header.extend(has_cards.then_some("limit"));
-    header.extend(has_speeds.then_some("samples/s"));
-    header.extend(has_costs.then_some("cost"));
-    let mut table = with_header(&header, &NUMBERS);
-    for answer in &answers {
-        for variant in shown(answer) {
-            let best = &variant.recommendation;
-            let mut cells = Vec::new();
-            cells.extend(has_cards.then(|| card(answer).trim_start_matches("sim:").to_owned()));
-            cells.extend(has_lengths.then(|| answer.length.unwrap_or_default().to_owned()));
-            cells.extend(has_variants.then(|| variant.training.to_string()));
-            if best.micro_batch == 0 {
-                let lacks = best.missing_bytes.map_or_else(String::new, |missing| {
-                    format!(" (lacks {})", Bytes(missing))
-                });
-                cells.push(format!("none{lacks}"));
-                cells.extend(["-", "-", "-"].map(str::to_owned));
-            } else {
-                cells.extend([
-                    best.micro_batch.to_string(),
-                    best.accumulation_steps.to_string(),
-                    best.global_batch.to_string(),
-                    Bytes(best.peak_reserved_bytes).to_string(),
-                ]);
-            }
-            cells.extend(has_cards.then(|| Bytes(best.limit_bytes).to_string()));
-            let speed = best
-                .samples_per_second
-                .map_or_else(|| "-".to_owned(), rounded);
-            cells.extend(has_speeds.then_some(speed));
-            cells.extend(has_costs.then(|| variant.cost.clone().unwrap_or_default()));
-            table.add_row(cells);
-        }
-    }
+    let shown: Vec<_> = lines_of.collect();
+    let has_costs = has_few && shown.iter().any(|(_, one, _)| one.cost.is_some());
+    let has_speed = |one: &VariantResult| one.recommendation.samples_per_second.is_some();
+    let mut all = answers.iter().flat_map(|answer| &answer.result.variants);
+    let has_speeds = all.any(has_speed);
     let mut title = shown_name(first.model).to_owned();
     if !has_cards {
         let _ = write!(
@@ -115,7 +56,33 @@ pub fn overview(answers: &[Answer], no_gpu: Option<&str>, style: &Style) -> Stri
     if !has_variants {
         let _ = write!(title, ", {}", variant(first));
     }
-    let out = style.strong(&format!("{title}\n")) + "\n" + &text(&table, style);
+    let of_variants = if has_few { "variant" } else { "best variant" };
+    let lines = lines(&shown, style)
+        .words("card", |(answer, ..)| {
+            card(answer).trim_start_matches("sim:").to_owned()
+        })
+        .only_if(has_cards)
+        .number("length", |(answer, ..)| {
+            answer.length.unwrap_or_default().to_owned()
+        })
+        .only_if(has_lengths)
+        .words(of_variants, |(_, one, _)| one.training.to_string())
+        .only_if(has_variants)
+        .number("micro-batch", |(.., best)| micro_batch(best))
+        .number("steps", |(.., best)| figure(best, best.accumulation_steps))
+        .number("samples per step", |(.., best)| {
+            figure(best, best.global_batch)
+        })
+        .number("peak reserved", |(.., best)| peak(best))
+        .size("limit", |(.., best)| best.limit_bytes)
+        .only_if(has_cards)
+        .number("samples/s", |(.., best)| {
+            or_dash(best.samples_per_second.map(rounded))
+        })
+        .only_if(has_speeds)
+        .words("cost", |(_, one, _)| one.cost.clone().unwrap_or_default())
+        .only_if(has_costs);
+    let out = style.strong(&format!("{title}\n")) + "\n" + &lines.text();
     out + &below(&answers, no_gpu, style)
 }
 

@@ -17,11 +17,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::App;
 use crate::http::response::problem::Problem;
-use crate::jobs::JobError;
 
 /// What Prometheus asks for.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,118 +39,76 @@ struct Answered {
     status: u16,
 }
 
-/// What is told apart of durations.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Route {
-    route: String,
-}
-
-/// Where fits stand.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FitGauges {
-    state: &'static str,
-}
-
-/// What came of trainings.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeCounts {
-    result: &'static str,
-}
+/// One label, with its value.
+type Label<T> = [(&'static str, T); 1];
 
 /// The counters of a service. Cloning them shares them.
 #[derive(Debug, Clone)]
 pub(super) struct Metrics {
     registry: Arc<Registry>,
     requests: Family<Answered, Counter>,
-    durations: Family<Route, Histogram, fn() -> Histogram>,
+    durations: Family<Label<String>, Histogram, fn() -> Histogram>,
     under_way: Gauge,
     /// Answers to POST /v1/fits that came from the cache.
     pub(super) hits: Counter,
-    fits: Family<FitGauges, Gauge>,
+    fits: Family<Label<&'static str>, Gauge>,
     recommendations: Gauge,
-    outcomes: Family<OutcomeCounts, Gauge>,
+    outcomes: Family<Label<&'static str>, Gauge>,
     learnt: Gauge,
     ready: Gauge,
-    process: Process,
-}
-
-/// What the system says of the process.
-#[derive(Debug, Clone, Default)]
-struct Process {
     resident: Gauge,
     open_files: Gauge,
     threads: Gauge,
 }
 
+/// A metric of this name, which the registry shows.
+fn shown<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Default for Metrics {
     fn default() -> Metrics {
-        let metrics = Metrics {
-            registry: Arc::default(),
-            requests: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(SECONDS)),
-            under_way: Gauge::default(),
-            hits: Counter::default(),
-            fits: Family::default(),
-            recommendations: Gauge::default(),
-            outcomes: Family::default(),
-            learnt: Gauge::default(),
-            ready: Gauge::default(),
-            process: Process::default(),
-        };
         let mut all = Registry::default();
         let one = all.sub_registry_with_prefix("batchfit");
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         one.register("build", "The version that runs", version);
-        one.register(
-            "http_requests",
-            "Requests that were answered",
-            metrics.requests.clone(),
-        );
-        one.register_with_unit(
-            "http_request_duration",
-            "From the head of a request to the head of its answer",
-            Unit::Seconds,
-            metrics.durations.clone(),
-        );
-        one.register(
-            "http_requests_under_way",
-            "Requests without an answer",
-            metrics.under_way.clone(),
-        );
-        one.register(
-            "fits_at_hand",
-            "Fits whose answer was sent again without reading the request",
-            metrics.hits.clone(),
-        );
-        one.register("fits", "Fits that wait or run", metrics.fits.clone());
-        one.register(
-            "recommendations",
-            "Stored recommendations",
-            metrics.recommendations.clone(),
-        );
-        one.register(
-            "outcomes",
-            "Trainings that were told of: learnt from, and as predicted or a miss, or doubted",
-            metrics.outcomes.clone(),
-        );
-        one.register(
-            "learnt",
-            "Models on cards of which something is known",
-            metrics.learnt.clone(),
-        );
-        one.register("ready", "1 where /readyz is 200", metrics.ready.clone());
+        let requests = shown(one, "http_requests", "Requests that were answered");
+        let durations = Family::new_with_constructor((|| Histogram::new(SECONDS)) as fn() -> _);
+        let lasting = "From the head of a request to the head of its answer";
+        let (name, unit) = ("http_request_duration", Unit::Seconds);
+        one.register_with_unit(name, lasting, unit, durations.clone());
+        let under_way = shown(one, "http_requests_under_way", "Requests without an answer");
+        let at_hand = "Fits whose answer was sent again without reading the request";
+        let hits = shown(one, "fits_at_hand", at_hand);
+        let fits = shown(one, "fits", "Fits that wait or run");
+        let recommendations = shown(one, "recommendations", "Stored recommendations");
+        let told =
+            "Trainings that were told of: learnt from, and as predicted or a miss, or doubted";
+        let outcomes = shown(one, "outcomes", told);
+        let known = "Models on cards of which something is known";
+        let learnt = shown(one, "learnt", known);
+        let ready = shown(one, "ready", "1 where /readyz is 200");
         let process = all.sub_registry_with_prefix("process");
-        let Process {
+        let (name, resident) = ("resident_memory", Gauge::default());
+        process.register_with_unit(name, "Resident memory", Unit::Bytes, resident.clone());
+        let open_files = shown(process, "open_fds", "Open files");
+        let threads = shown(process, "threads", "Threads");
+        Metrics {
+            registry: Arc::new(all),
+            requests,
+            durations,
+            under_way,
+            hits,
+            fits,
+            recommendations,
+            outcomes,
+            learnt,
+            ready,
             resident,
             open_files,
             threads,
-        } = metrics.process.clone();
-        process.register_with_unit("resident_memory", "Resident memory", Unit::Bytes, resident);
-        process.register("open_fds", "Open files", open_files);
-        process.register("threads", "Threads", threads);
-        Metrics {
-            registry: Arc::new(all),
-            ..metrics
         }
     }
 }
@@ -184,13 +141,10 @@ pub(super) async fn observe(
         duration_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         "answered with {status}"
     );
-    let durations = Route {
-        route: route.clone(),
-    };
-    metrics
-        .durations
-        .get_or_create(&durations)
-        .observe(took.as_secs_f64());
+    let durations = metrics.durations.get_or_create(&[("route", route.clone())]);
+    durations.observe(took.as_secs_f64());
+    // It is locked while it is held.
+    drop(durations);
     let answered = Answered {
         method,
         route,
@@ -225,36 +179,32 @@ impl Drop for InFlight {
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer")))]
 pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Problem> {
     let metrics = &app.metrics;
-    let counted = app.jobs.db().counted().await.map_err(JobError::from)?;
+    let counted = app.jobs.db().counted().await?;
     for (state, count) in [("queued", counted.queued), ("running", counted.running)] {
-        metrics.fits.get_or_create(&FitGauges { state }).set(count);
+        metrics.fits.get_or_create(&[("state", state)]).set(count);
     }
     metrics.recommendations.set(counted.recommendations);
-    let learnt = app.jobs.db().learnt_count().await;
-    let learnt = learnt.map_err(JobError::from)?;
+    let learnt = app.jobs.db().learnt_count().await?;
     for (result, count) in [
         ("as_predicted", learnt.outcomes - learnt.misses),
         ("miss", learnt.misses),
         ("doubted", learnt.doubted),
     ] {
-        metrics
-            .outcomes
-            .get_or_create(&OutcomeCounts { result })
-            .set(count);
+        let outcomes = metrics.outcomes.get_or_create(&[("result", result)]);
+        outcomes.set(count);
     }
     metrics.learnt.set(learnt.models);
-    metrics
-        .ready
-        .set(i64::from(app.jobs.is_ready().await.is_ok()));
-    metrics.process.look();
+    let ready = i64::from(app.jobs.is_ready().await.is_ok());
+    metrics.ready.set(ready);
+    metrics.look_at_process();
     let mut text = String::new();
     encode(&mut text, &metrics.registry).expect("a string takes what is written to it");
     Ok(([(CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }
 
-impl Process {
-    /// Asks the system; where it is not Linux, nothing is known.
-    fn look(&self) {
+impl Metrics {
+    /// Asks the system about the process; where it is not Linux, nothing is known.
+    fn look_at_process(&self) {
         // Files that the system makes up, in microseconds.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let number = |name: &str| {

@@ -199,10 +199,10 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(resources::runs::get_run))
         .routes(routes!(resources::runs::get_run_step))
         // What can be asked about?
-        .routes(routes!(resources::devices::list_devices))
-        .routes(routes!(resources::cards::list_cards))
-        .routes(routes!(resources::cards::list_machines))
-        .routes(routes!(resources::presets::list_presets))
+        .routes(routes!(resources::catalogue::list_devices))
+        .routes(routes!(resources::catalogue::list_cards))
+        .routes(routes!(resources::catalogue::list_machines))
+        .routes(routes!(resources::catalogue::list_presets))
         // Who works on other machines?
         .routes(routes!(
             resources::agents::list_agents,

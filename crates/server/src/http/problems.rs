@@ -62,7 +62,6 @@ pub(super) async fn list_problems() -> Json<ProblemKindList> {
         (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such kind")))]
 pub(super) async fn get_problem(Path(slug): Path<String>) -> Result<Json<ProblemKind>, Problem> {
     let found = Code::ALL.iter().copied().find(|code| code.slug() == slug);
-    found
-        .map(|code| Json(ProblemKind::from(code)))
-        .ok_or_else(|| Problem::no_such("kind of problem", &slug))
+    let found = Problem::unless(found, "kind of problem", &slug)?;
+    Ok(Json(ProblemKind::from(found)))
 }

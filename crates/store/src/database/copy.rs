@@ -93,7 +93,7 @@ impl Db {
     pub async fn copy_to(&self, to: &Db) -> Result<Vec<CopiedRows>, StoreError> {
         let begin = "begin to copy";
         let mut from = snapshot(&self.pool).await.map_err(with_context(begin))?;
-        let mut into = to.pool.begin_alone().await.map_err(with_context(begin))?;
+        let mut into = to.pool.begin_alone(begin).await?;
         for table in TABLES {
             let there = count(&mut into.link(), table).await;
             let there = there.map_err(with_context("look what is there already"))?;
@@ -117,9 +117,7 @@ impl Db {
         }
         let go_on = with_context("go on with the numbers of rows");
         number_on(&mut into.link()).await.map_err(go_on)?;
-        into.commit()
-            .await
-            .map_err(with_context("commit the copy"))?;
+        into.commit("commit the copy").await?;
         Ok(copied)
     }
 }

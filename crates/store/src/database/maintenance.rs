@@ -118,50 +118,34 @@ impl Db {
     ///
     /// What was stored after something that is young is young itself, whatever a clock that was set back said of it.
     pub async fn prune(&self, oldest: Time, now: Time, most: i64) -> Result<Pruned, StoreError> {
-        let begin = "begin to drop old fits";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(begin))?;
-        let first_young: Option<i64> = query!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2",
-            oldest,
-            now,)
-        .map_err(with_context("look for old fits"))?;
+        let mut transaction = self.pool.begin_alone("begin to drop old fits").await?;
+        let first_young: Option<i64> = query!("look for old fits": fetch_one scalar, transaction.on(),
+            "SELECT min(rowid) AS first FROM fit WHERE finished_at BETWEEN $1 AND $2", oldest, now)?;
         let first_young = first_young.unwrap_or(i64::MAX);
         // Rows that refer to a fit go first.
-        query!(execute, transaction.on(), "DELETE FROM recommendation WHERE fit_id IN
+        query!("drop old recommendations": execute, transaction.on(),
+            "DELETE FROM recommendation WHERE fit_id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
-            oldest,
-            most,
-            first_young,)
-        .map_err(with_context("drop old recommendations"))?;
-        query!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
+            oldest, most, first_young)?;
+        query!("drop what old fits refer to": execute, transaction.on(),
+            "DELETE FROM upload_reference WHERE what = 'fit' AND id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
-            oldest,
-            most,
-            first_young,)
-        .map_err(with_context("drop what old fits refer to"))?;
-        let fits = query!(execute, transaction.on(), "DELETE FROM fit WHERE id IN
+            oldest, most, first_young)?;
+        let fits = query!("drop old fits": execute, transaction.on(),
+            "DELETE FROM fit WHERE id IN
                 (SELECT id FROM fit WHERE finished_at < $1 AND rowid < $3 ORDER BY finished_at, id LIMIT $2)",
-            oldest,
-            most,
-            first_young,)
-        .map_err(with_context("drop old fits"))?;
-        let first_young_probe: Option<i64> = query!(fetch_one scalar, transaction.on(), "SELECT min(rowid) AS first FROM probe WHERE created_at BETWEEN $1 AND $2",
-            oldest,
-            now,)
-        .map_err(with_context("look for old probes"))?;
+            oldest, most, first_young)?;
+        let first_young_probe: Option<i64> = query!("look for old probes": fetch_one scalar, transaction.on(),
+            "SELECT min(rowid) AS first FROM probe WHERE created_at BETWEEN $1 AND $2", oldest, now)?;
         let first_young_probe = first_young_probe.unwrap_or(i64::MAX);
-        query!(execute, transaction.on(), "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
+        query!("drop what old probes refer to": execute, transaction.on(),
+            "DELETE FROM upload_reference WHERE what = 'probe' AND id IN
                 (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
-            oldest,
-            most,
-            first_young_probe,)
-        .map_err(with_context("drop what old probes refer to"))?;
-        let probes = query!(execute, transaction.on(), "DELETE FROM probe WHERE id IN
+            oldest, most, first_young_probe)?;
+        let probes = query!("drop old probes": execute, transaction.on(),
+            "DELETE FROM probe WHERE id IN
                 (SELECT id FROM probe WHERE created_at < $1 AND rowid < $3 ORDER BY created_at, id LIMIT $2)",
-            oldest,
-            most,
-            first_young_probe,)
-        .map_err(with_context("drop old probes"))?;
+            oldest, most, first_young_probe)?;
         let gone = fits + probes;
         let mut pruned = Pruned {
             fits,
@@ -170,18 +154,15 @@ impl Db {
             runs: drop_old_runs(&mut transaction, (oldest, now), most).await?,
         };
         if gone > 0 {
-            let requests = query!(
-                execute,
-                transaction.on(),
+            let requests = query!("drop old requests": execute, transaction.on(),
                 "DELETE FROM request
                   WHERE NOT EXISTS (SELECT 1 FROM fit WHERE request_digest = digest)
-                    AND NOT EXISTS (SELECT 1 FROM probe WHERE request_digest = digest)"
-            )
-            .map_err(with_context("drop old requests"))?;
+                    AND NOT EXISTS (SELECT 1 FROM probe WHERE request_digest = digest)")?;
             pruned.requests = requests;
         }
-        let commit = with_context("commit that old fits are dropped");
-        transaction.commit().await.map_err(commit)?;
+        transaction
+            .commit("commit that old fits are dropped")
+            .await?;
         Ok(pruned)
     }
 

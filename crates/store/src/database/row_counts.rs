@@ -30,9 +30,9 @@ impl Db {
     /// Counts what is watched, without looking at every row.
     pub async fn counted(&self) -> Result<RowCounts, StoreError> {
         self.read_recommendations().await?;
-        let fits = query!(fetch_one Fits, self.pool.on(), "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
-                      (SELECT count(*) FROM fit WHERE state = 'running') AS running")
-        .map_err(with_context("count what there is"))?;
+        let fits = query!("count what there is": fetch_one Fits, self.pool.on(),
+            "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
+                      (SELECT count(*) FROM fit WHERE state = 'running') AS running")?;
         Ok(RowCounts {
             queued: fits.queued,
             running: fits.running,

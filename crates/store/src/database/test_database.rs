@@ -115,6 +115,23 @@ impl Db {
         }
     }
 
+    /// Rows of a fit and of its recommendation, `fit{name}` and `answer{name}`, as an earlier version wrote them.
+    pub(crate) async fn add_answer(&self, name: &str, at: u32, model: &str, world_size: u32) {
+        let rows = format!(
+            "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
+             INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
+                 finished_at)
+             VALUES ('fit{name}', 'f{at}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
+             INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
+                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
+                 batchfit_version, created_at)
+             VALUES ('answer{name}', 'fit{name}', 1, '{model}', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach',
+                 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200, 'activations', 'simulated', '0.1.0', {at});"
+        );
+        self.run(rows).await.unwrap();
+    }
+
     /// The first column of each row.
     pub(crate) async fn texts(&self, query: &'static str) -> Vec<String> {
         let rows = match &self.pool {

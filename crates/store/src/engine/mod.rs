@@ -30,6 +30,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool};
 
+use crate::{StoreError, with_context};
 pub use notifications::{Listener, Payload};
 pub(super) use open::{fault, open_postgres, why_not};
 pub use open::{is_postgres, shown};
@@ -80,19 +81,16 @@ impl Pool {
         })
     }
 
-    /// Begins a transaction that is the only one of its kind: see Note [Alone].
-    pub(super) async fn begin_alone(&self) -> Result<Transaction, sqlx::Error> {
-        Ok(match self {
+    /// Begins a transaction that is the only one of its kind: see Note [Alone]. An error says what it was for.
+    pub(super) async fn begin_alone(&self, what: &'static str) -> Result<Transaction, StoreError> {
+        let begun = match self {
             Pool::Sqlite(_, writing) => {
                 let transaction = writing.begin_with("BEGIN IMMEDIATE").await;
-                Transaction::Sqlite(transaction.map_err(of_file)?)
+                transaction.map(Transaction::Sqlite).map_err(of_file)
             }
-            Pool::Postgres(pool) => {
-                let mut transaction = pool.begin().await?;
-                sqlx::query(ALONE).execute(&mut *transaction).await?;
-                Transaction::Postgres(transaction)
-            }
-        })
+            Pool::Postgres(pool) => begin_alone(pool).await,
+        };
+        begun.map_err(with_context(what))
     }
 
     pub(super) async fn close(&self) {
@@ -104,6 +102,12 @@ impl Pool {
             Pool::Postgres(pool) => pool.close().await,
         }
     }
+}
+
+async fn begin_alone(pool: &PgPool) -> Result<Transaction, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query(ALONE).execute(&mut *transaction).await?;
+    Ok(Transaction::Postgres(transaction))
 }
 
 /// A connection of a pool.
@@ -147,11 +151,13 @@ impl Transaction {
         }
     }
 
-    pub(super) async fn commit(self) -> Result<(), sqlx::Error> {
-        match self {
+    /// An error says what it was for.
+    pub(super) async fn commit(self, what: &'static str) -> Result<(), StoreError> {
+        let committed = match self {
             Transaction::Sqlite(transaction) => transaction.commit().await,
             Transaction::Postgres(transaction) => transaction.commit().await,
-        }
+        };
+        committed.map_err(with_context(what))
     }
 }
 
@@ -174,8 +180,12 @@ impl Link<'_> {
 /// Asks either engine with one text, or with one for each: see Note [One text].
 ///
 /// `query!(execute, on, text, values..)` says how many rows it changed. `query!(fetch_one Type, on, text, values..)` reads a row
-/// (`fetch_optional`, `fetch_all`) by its columns' names, and with `scalar` for the type its one column.
+/// (`fetch_optional`, `fetch_all`) by its columns' names, and with `scalar` for the type its one column. `query!("look for it": ..)` says
+/// in an error what was asked for.
 macro_rules! query {
+    ($what:tt: $($asked:tt)*) => {
+        query!($($asked)*).map_err($crate::with_context($what))
+    };
     (execute, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*

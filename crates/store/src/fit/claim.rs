@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use super::terms::PATIENCE_MS;
 use super::{Attempt, Lease, LeaseOwner, NewFit, UnfinishedFit};
-use crate::engine::{Pool, query};
+use crate::engine::query;
 use crate::request::{keep_request, request_digest};
 use crate::text::by_name;
-use crate::{Db, JsonText, StoreError, StoredRecommendation, Time, with_context};
+use crate::{Db, JsonText, StoreError, StoredRecommendation, Time};
 
 /// What a worker needs to begin.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +79,8 @@ impl Db {
         lanes: Option<&str>,
         now: Time,
     ) -> Result<Option<Claimed>, StoreError> {
-        query!(fetch_optional Claimed, self.pool.writing(), "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
+        query!("claim a fit": fetch_optional Claimed, self.pool.writing(),
+            "UPDATE fit SET state = 'running', started_at = $1, attempts = attempts + 1, holder = $4, lease_until = $5
                 WHERE id = (SELECT waiting.id FROM fit AS waiting
                               JOIN (SELECT id, CASE owner WHEN '' THEN 0 ELSE row_number() OVER
                                            (PARTITION BY owner ORDER BY CASE WHEN priority = 'batch' AND created_at BETWEEN $1 - $3 AND $1 THEN 1 ELSE 0 END, id)
@@ -103,21 +104,14 @@ impl Db {
                   (SELECT count(*) FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state IN ('queued', 'running')) AS of_key,
                   NOT EXISTS (SELECT 1 FROM fit_here AS other WHERE other.owner = fit.owner AND other.owner <> '' AND other.state = 'running' AND other.id <> fit.id) AS is_alone,
                   (SELECT text FROM request WHERE digest = request_digest) AS request",
-            now,
-            parallel.0,
-            PATIENCE_MS,
-            lease.holder,
-            lease.until,
-            lanes,)
-        .map_err(with_context("claim a fit"))
+            now, parallel.0, PATIENCE_MS, lease.holder, lease.until, lanes)
     }
 
     /// The fits that wait for the same agents and ask the same in the same words.
     pub async fn waiting_twins(&self, of: &Claimed) -> Result<Vec<UnfinishedFit>, StoreError> {
-        query!(fetch_all UnfinishedFit, self.pool.on(), "SELECT id, state, attempts, holder FROM fit WHERE fingerprint = $1 AND lane = $2 AND state = 'queued'",
-            of.fingerprint,
-            of.lane)
-        .map_err(with_context("look who asks the same"))
+        query!("look who asks the same": fetch_all UnfinishedFit, self.pool.on(),
+            "SELECT id, state, attempts, holder FROM fit WHERE fingerprint = $1 AND lane = $2 AND state = 'queued'",
+            of.fingerprint, of.lane)
     }
 
     /// Stores the answer of a running fit, its recommendations with it; or of one that waits for its next attempt, which begins and ends with
@@ -131,7 +125,21 @@ impl Db {
     ) -> Result<bool, StoreError> {
         self.in_place()?;
         let result = JsonText::of(result);
-        finish_on(&self.pool, attempt, &result, recommendations, now).await
+        let mut transaction = self.pool.begin_alone("begin to finish a fit").await?;
+        let finished = query!("finish a fit": execute, transaction.on(),
+            "UPDATE fit SET state = 'done', result = $4, finished_at = $5, attempts = $2, holder = $3, started_at = coalesce(started_at, $5),
+                    answered_by = coalesce((SELECT owner FROM agent WHERE 'agent ' || agent.id = $3), '')
+              WHERE id = $1 AND (state = 'running' AND attempts = $2 AND holder = $3 OR state = 'queued' AND attempts = $2 - 1)
+                AND ($3 NOT LIKE 'agent %' OR EXISTS (SELECT 1 FROM agent WHERE 'agent ' || agent.id = $3))",
+            attempt.id, attempt.number, attempt.holder, result, now)?;
+        if finished == 0 {
+            return Ok(false);
+        }
+        for recommendation in recommendations {
+            recommendation.insert(&mut transaction.link()).await?;
+        }
+        transaction.commit("commit the answer of a fit").await?;
+        Ok(true)
     }
 
     /// Stores a fit that was computed elsewhere, with its answer.
@@ -144,33 +152,18 @@ impl Db {
     ) -> Result<(), StoreError> {
         let request = request_digest(&fit.request);
         let result = JsonText::of(result);
-        let begin = "begin to record a fit";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(begin))?;
-        query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
+        let mut transaction = self.pool.begin_alone("begin to record a fit").await?;
+        query!("record a fit": execute, transaction.on(),
+            "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, attempts, request_digest, result,
                               created_at, started_at, finished_at, model_digest, taught)
              VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
-            fit.id,
-            fit.fingerprint,
-            fit.batchfit_version,
-            fit.model,
-            fit.device,
-            fit.lane,
-            request,
-            result,
-            fit.created_at,
-            finished_at,
-            fit.model_digest,
-            fit.taught,)
-        .map_err(with_context("record a fit"))?;
+            fit.id, fit.fingerprint, fit.batchfit_version, fit.model, fit.device, fit.lane, request, result,
+            fit.created_at, finished_at, fit.model_digest, fit.taught)?;
         keep_request(&mut transaction.link(), &request, &fit.request).await?;
         for recommendation in recommendations {
             recommendation.insert(&mut transaction.link()).await?;
         }
-        transaction
-            .commit()
-            .await
-            .map_err(with_context("commit a recorded fit"))
+        transaction.commit("commit a recorded fit").await
     }
 
     /// Stores why a running fit has no answer. False when the fit was cancelled or begun again in the meantime.
@@ -181,19 +174,11 @@ impl Db {
         now: Time,
     ) -> Result<bool, StoreError> {
         let error = JsonText::of(error);
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("fail a fit": execute, self.pool.writing(),
             "UPDATE fit SET state = 'failed', error = $4, finished_at = $5
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-            error,
-            now,
-        )
+            attempt.id, attempt.number, attempt.holder, error, now)
         .map(|failed| failed == 1)
-        .map_err(with_context("fail a fit"))
     }
 
     /// Cancels a fit that has not ended, where it is this owner's if one is named. False when it is not, or there is no such fit.
@@ -203,81 +188,23 @@ impl Db {
         owner: Option<&str>,
         now: Time,
     ) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("cancel a fit": execute, self.pool.writing(),
             "UPDATE fit SET state = 'cancelled', finished_at = $2
-              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)",
-            id,
-            now,
-            owner,
-        )
-        .map(|cancelled| cancelled == 1)
-        .map_err(with_context("cancel a fit"))
+              WHERE id = $1 AND state IN ('queued', 'running') AND ($3 IS NULL OR owner = $3)", id, now, owner).map(|cancelled| cancelled == 1)
     }
 
     /// Cancels waiting fits of keys that were revoked. Gives their ids.
     pub async fn cancel_of_revoked_keys(&self, now: Time) -> Result<Vec<String>, StoreError> {
-        query!(
-            fetch_all scalar,
-            self.pool.writing(),
+        query!("cancel the fits of a key": fetch_all scalar, self.pool.writing(),
             "UPDATE fit SET state = 'cancelled', finished_at = $1
               WHERE state = 'queued' AND owner IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)
-             RETURNING id",
-            now,
-        )
-        .map_err(with_context("cancel the fits of a key"))
+             RETURNING id", now)
     }
 
     /// Puts a running fit back into the queue, as if this attempt had not been.
     pub async fn put_back(&self, attempt: Attempt<'_>) -> Result<bool, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("put a fit back": execute, self.pool.writing(),
             "UPDATE fit SET state = 'queued', started_at = NULL
-              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-        )
-        .map(|put_back| put_back == 1)
-        .map_err(with_context("put a fit back"))
+              WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3", attempt.id, attempt.number, attempt.holder).map(|put_back| put_back == 1)
     }
-}
-
-/// Stores the answer of a fit and its recommendations, all or nothing.
-async fn finish_on(
-    pool: &Pool,
-    attempt: Attempt<'_>,
-    result: &JsonText,
-    recommendations: &[StoredRecommendation],
-    now: Time,
-) -> Result<bool, StoreError> {
-    let transaction = pool.begin_alone().await;
-    let mut transaction = transaction.map_err(with_context("begin to finish a fit"))?;
-    let finished = query!(
-        execute,
-        transaction.on(),
-        "UPDATE fit SET state = 'done', result = $4, finished_at = $5, attempts = $2, holder = $3, started_at = coalesce(started_at, $5),
-                answered_by = coalesce((SELECT owner FROM agent WHERE 'agent ' || agent.id = $3), '')
-          WHERE id = $1 AND (state = 'running' AND attempts = $2 AND holder = $3 OR state = 'queued' AND attempts = $2 - 1)
-            AND ($3 NOT LIKE 'agent %' OR EXISTS (SELECT 1 FROM agent WHERE 'agent ' || agent.id = $3))",
-        attempt.id,
-        attempt.number,
-        attempt.holder,
-        result,
-        now,
-    )
-    .map_err(with_context("finish a fit"))?;
-    if finished == 0 {
-        return Ok(false);
-    }
-    for recommendation in recommendations {
-        recommendation.insert(&mut transaction.link()).await?;
-    }
-    transaction
-        .commit()
-        .await
-        .map_err(with_context("commit the answer of a fit"))?;
-    Ok(true)
 }

@@ -6,7 +6,7 @@ use crate::engine::{Pool, query};
 use crate::model::Digest;
 use crate::request::{keep_request, request_digest};
 use crate::upload::{keep_aside, refer};
-use crate::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace, with_context};
+use crate::{Db, JsonText, NewUpload, StoreError, Time, UploadSpace};
 
 /// A fit to be.
 #[derive(Debug, Clone)]
@@ -106,17 +106,12 @@ impl Db {
             if let Some(enqueued) = added {
                 return Ok(enqueued);
             }
-            let same: Option<String> = query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM fit WHERE fingerprint = $1
+            let same: Option<String> = query!("find the same fit": fetch_optional scalar, self.pool.on(),
+                "SELECT id FROM fit WHERE fingerprint = $1
                 AND (state IN ('queued', 'running') AND owner = $5
                      OR state = 'done' AND batchfit_version = $2 AND $3
                         AND (answered_by = '' OR $4 LIKE 'agent %' AND answered_by NOT IN (SELECT id FROM api_key WHERE revoked_at IS NOT NULL)))
-              ORDER BY id DESC LIMIT 1",
-            new.fingerprint,
-            new.batchfit_version,
-            finished,
-            new.lane,
-            new.owner,)
-        .map_err(with_context("find the same fit"))?;
+              ORDER BY id DESC LIMIT 1", new.fingerprint, new.batchfit_version, finished, new.lane, new.owner)?;
             if let Some(same) = same {
                 self.ask_again(&same, &new.owner, new.terms).await?;
                 // It may have been taken back meanwhile.
@@ -126,10 +121,10 @@ impl Db {
                 }
             }
             // One that asks the same may have failed between these statements, and then nothing stands in the way.
-            let waiting: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued'")
-                .map_err(with_context("count the fits that wait"))?;
-            let own: i64 = query!(fetch_one scalar, self.pool.on(), "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)
-                .map_err(with_context("count the fits of a key that wait"))?;
+            let waiting: i64 = query!("count the fits that wait": fetch_one scalar, self.pool.on(),
+                "SELECT count(*) FROM fit WHERE state = 'queued'")?;
+            let own: i64 = query!("count the fits of a key that wait": fetch_one scalar, self.pool.on(),
+                "SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $1", new.owner)?;
             for (waiting, most, of_key) in
                 [(waiting, capacity, false), (own, new.share(capacity), true)]
             {
@@ -156,9 +151,9 @@ async fn enqueue_on(
     let priority = new.terms.priority.name();
     let timeout_seconds = new.terms.timeout_seconds.map(i64::from);
     let share = new.share(capacity);
-    let transaction = pool.begin_alone().await;
-    let mut transaction = transaction.map_err(with_context("begin to queue a fit"))?;
-    let added = query!(execute, transaction.on(), "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
+    let mut transaction = pool.begin_alone("begin to queue a fit").await?;
+    let added = query!("queue a fit": execute, transaction.on(),
+        "INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, created_at, apart,
                           priority, timeout_seconds, model_digest, taught, owner)
          SELECT $1, $2, $3, 'queued', $4, $5, $6, $7, $8,
                 EXISTS (SELECT 1 FROM fit WHERE fingerprint >= $15 AND fingerprint < $16 AND state = 'failed' AND apart),
@@ -171,25 +166,9 @@ async fn enqueue_on(
             AND (SELECT count(*) FROM fit WHERE state = 'queued') < $10
             AND (SELECT count(*) FROM fit WHERE state = 'queued' AND owner = $17) < $18
              ON CONFLICT (fingerprint, owner) WHERE state IN ('queued', 'running') DO NOTHING",
-        new.id,
-        new.fingerprint,
-        new.batchfit_version,
-        new.model,
-        new.device,
-        new.lane,
-        request,
-        new.created_at,
-        finished,
-        capacity,
-        priority,
-        timeout_seconds,
-        new.model_digest,
-        new.taught,
-        question,
-        beyond,
-        new.owner,
-        share,)
-    .map_err(with_context("queue a fit"))?;
+        new.id, new.fingerprint, new.batchfit_version, new.model, new.device, new.lane, request, new.created_at,
+        finished, capacity, priority, timeout_seconds, new.model_digest, new.taught, question, beyond, new.owner,
+        share)?;
     if added == 0 {
         return Ok(None);
     }
@@ -208,9 +187,6 @@ async fn enqueue_on(
             return Ok(Some(Enqueued::UploadGone(digest.clone())));
         }
     }
-    transaction
-        .commit()
-        .await
-        .map_err(with_context("commit a queued fit"))?;
+    transaction.commit("commit a queued fit").await?;
     Ok(Some(Enqueued::Added))
 }

@@ -7,7 +7,7 @@
 use super::FitState;
 use crate::engine::query;
 use crate::text::{as_inner, by_name};
-use crate::{Db, StoreError, Time, with_context};
+use crate::{Db, StoreError, Time};
 
 /// How the names of servers begin. Others who hold fits are called otherwise, and outlive a server.
 const SERVER: &str = "server ";
@@ -108,30 +108,19 @@ impl Db {
         until: Time,
         silence: i64,
     ) -> Result<Option<Time>, StoreError> {
-        query!(fetch_optional scalar, self.pool.writing(), "UPDATE fit SET lease_until = CASE
+        query!("renew the lease of a fit": fetch_optional scalar, self.pool.writing(),
+            "UPDATE fit SET lease_until = CASE
                     WHEN timeout_seconds IS NULL OR $4 <= started_at - worked_ms + timeout_seconds * 1000 + $5 THEN $4
                     WHEN lease_until > started_at - worked_ms + timeout_seconds * 1000 + $5 THEN lease_until
                     ELSE started_at - worked_ms + timeout_seconds * 1000 + $5 END
               WHERE id = $1 AND state = 'running' AND attempts = $2 AND holder = $3
-              RETURNING lease_until",
-            attempt.id,
-            attempt.number,
-            attempt.holder,
-            until,
-            silence,)
-        .map_err(with_context("renew the lease of a fit"))
+              RETURNING lease_until", attempt.id, attempt.number, attempt.holder, until, silence)
     }
 
     /// Renews the leases of all that one holder works on. Says how many.
     pub async fn renew_all(&self, lease: Lease<'_>) -> Result<u64, StoreError> {
-        query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE fit SET lease_until = $2 WHERE state = 'running' AND holder = $1",
-            lease.holder,
-            lease.until,
-        )
-        .map_err(with_context("renew leases"))
+        query!("renew leases": execute, self.pool.writing(),
+            "UPDATE fit SET lease_until = $2 WHERE state = 'running' AND holder = $1", lease.holder, lease.until)
     }
 
     /// Puts fits back into the queue whose lease has passed, to be run apart; not those of `mine`, who is alive to ask. Says how many. They
@@ -143,14 +132,11 @@ impl Db {
         mine: &LeaseOwner,
         silence: i64,
     ) -> Result<u64, StoreError> {
-        query!(execute, self.pool.writing(), "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE,
+        query!("queue fits again whose lease has passed": execute, self.pool.writing(),
+            "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE,
                     worked_ms = worked_ms - started_at + CASE WHEN attempts > 1 AND lease_until > started_at THEN lease_until
                                                               WHEN lease_until - $3 > started_at THEN lease_until - $3 ELSE started_at END
-              WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2",
-            now,
-            mine,
-            silence,)
-        .map_err(with_context("queue fits again whose lease has passed"))
+              WHERE state = 'running' AND coalesce(lease_until, 0) < $1 AND coalesce(holder, '') <> $2", now, mine, silence)
     }
 
     /// Queues the fits that were running when the last server ended without a word, to be run apart: those of servers, of which
@@ -162,41 +148,26 @@ impl Db {
         if self.is_shared() {
             return Ok(0);
         }
-        query!(
-            execute,
-            self.pool.writing(),
+        query!("queue interrupted fits": execute, self.pool.writing(),
             "UPDATE fit SET state = 'queued', started_at = NULL, apart = TRUE
               WHERE state = 'running'
-                AND (holder IS NULL OR substr(holder, 1, length($1)) = $1)",
-            SERVER,
-        )
-        .map_err(with_context("queue interrupted fits"))
+                AND (holder IS NULL OR substr(holder, 1, length($1)) = $1)", SERVER)
     }
 
     /// The clock that leases are counted by was set by so many milliseconds: what runs, and who is there, moves with it.
     pub async fn clock_was_set(&self, by: i64) -> Result<(), StoreError> {
         let moving = "move leases with the clock";
-        query!(execute, self.pool.writing(), "UPDATE fit SET started_at = started_at + $1, lease_until = lease_until + $1 WHERE state = 'running'", by)
-            .map_err(with_context(moving))?;
-        query!(
-            execute,
-            self.pool.writing(),
-            "UPDATE agent SET seen_at = seen_at + $1",
-            by
-        )
-        .map(|_| ())
-        .map_err(with_context(moving))
+        query!(moving: execute, self.pool.writing(),
+            "UPDATE fit SET started_at = started_at + $1, lease_until = lease_until + $1 WHERE state = 'running'", by)?;
+        query!(moving: execute, self.pool.writing(), "UPDATE agent SET seen_at = seen_at + $1", by)
+            .map(|_| ())
     }
 
     /// The fits that wait or run.
     pub async fn unfinished_fits(&self) -> Result<Vec<UnfinishedFit>, StoreError> {
-        query!(
-            fetch_all UnfinishedFit,
-            self.pool.on(),
+        query!("list the fits that wait or run": fetch_all UnfinishedFit, self.pool.on(),
             "SELECT id, state, attempts, holder
-                 FROM fit WHERE state IN ('queued', 'running')"
-        )
-        .map_err(with_context("list the fits that wait or run"))
+                 FROM fit WHERE state IN ('queued', 'running')")
     }
 
     /// The fits that the table holds for running: of this holder, where one is named.
@@ -204,11 +175,10 @@ impl Db {
         &self,
         of: Option<&LeaseOwner>,
     ) -> Result<Vec<LeasedFit>, StoreError> {
-        query!(fetch_all LeasedFit, self.pool.on(), "SELECT id, attempts, holder, lease_until, lane,
+        query!("list running fits": fetch_all LeasedFit, self.pool.on(),
+            "SELECT id, attempts, holder, lease_until, lane,
                       started_at - worked_ms + timeout_seconds * 1000 AS time_limit
-                 FROM fit WHERE state = 'running' AND ($1 IS NULL OR holder = $1)",
-            of)
-        .map_err(with_context("list running fits"))
+                 FROM fit WHERE state = 'running' AND ($1 IS NULL OR holder = $1)", of)
     }
 
     /// Where the fit stands as far as one attempt is concerned: `None` where that was overtaken by another, or there is none.
@@ -216,10 +186,7 @@ impl Db {
         &self,
         attempt: Attempt<'_>,
     ) -> Result<Option<FitState>, StoreError> {
-        query!(fetch_optional scalar, self.pool.on(), "SELECT state FROM fit WHERE id = $1 AND attempts = $2 AND holder = $3",
-            attempt.id,
-            attempt.number,
-            attempt.holder,)
-        .map_err(with_context("read the state of an attempt"))
+        query!("read the state of an attempt": fetch_optional scalar, self.pool.on(),
+            "SELECT state FROM fit WHERE id = $1 AND attempts = $2 AND holder = $3", attempt.id, attempt.number, attempt.holder)
     }
 }

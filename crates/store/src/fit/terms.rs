@@ -60,24 +60,20 @@ impl Db {
     ) -> Result<(), StoreError> {
         let priority = terms.priority.name();
         let timeout_seconds = terms.timeout_seconds.map(i64::from);
-        query!(execute, self.pool.writing(), "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
+        query!("change the terms of a fit": execute, self.pool.writing(),
+            "UPDATE fit SET priority = CASE WHEN $2 = 'interactive' THEN $2 ELSE priority END,
                             timeout_seconds = CASE WHEN $3 > timeout_seconds THEN $3 WHEN $3 IS NULL THEN NULL ELSE timeout_seconds END
               WHERE id = $1 AND state IN ('queued', 'running') AND owner = $4
                 AND (priority <> $2 AND $2 = 'interactive'
                      OR timeout_seconds IS NOT NULL AND ($3 IS NULL OR $3 > timeout_seconds))",
-            id,
-            priority,
-            timeout_seconds,
-            owner,)
-        .map(|_| ())
-        .map_err(with_context("change the terms of a fit"))
+            id, priority, timeout_seconds, owner).map(|_| ())
     }
 
     /// For how many seconds a fit may be worked on.
     pub async fn fit_timeout(&self, id: &str) -> Result<Option<i64>, StoreError> {
-        query!(fetch_optional scalar, self.pool.on(), "SELECT timeout_seconds FROM fit WHERE id = $1", id)
-            .map(Option::flatten)
-            .map_err(with_context("read for how long a fit may run"))
+        query!("read for how long a fit may run": fetch_optional scalar, self.pool.on(),
+            "SELECT timeout_seconds FROM fit WHERE id = $1", id)
+        .map(Option::flatten)
     }
 
     /// What was asked under this name.
@@ -85,10 +81,8 @@ impl Db {
         &self,
         key: &IdempotencyKey,
     ) -> Result<Option<IdempotentMatch>, StoreError> {
-        query!(fetch_optional IdempotentMatch, self.pool.on(), "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2",
-            key.owner,
-            key.key,)
-        .map_err(with_context("read an idempotency key"))
+        query!("read an idempotency key": fetch_optional IdempotentMatch, self.pool.on(),
+            "SELECT body, fit_id FROM idempotency_key WHERE owner = $1 AND key = $2", key.owner, key.key)
     }
 
     /// Remembers that a fit which was there already was asked for under this name. False when the name is taken, or the fit
@@ -109,15 +103,13 @@ impl Db {
 
     /// Forgets names that are older, and the oldest of an owner who has more than `most`. Says how many.
     pub async fn sweep_keys(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
-        query!(execute, self.pool.writing(), "DELETE FROM idempotency_key
+        query!("forget idempotency keys": execute, self.pool.writing(),
+            "DELETE FROM idempotency_key
               WHERE created_at < $1
                  OR (owner, key) IN (
                     SELECT owner, key FROM (
                         SELECT owner, key, row_number() OVER (PARTITION BY owner ORDER BY created_at DESC) AS place FROM idempotency_key
-                    ) AS ordered WHERE place > $2)",
-            oldest,
-            most,)
-        .map_err(with_context("forget idempotency keys"))
+                    ) AS ordered WHERE place > $2)", oldest, most)
     }
 }
 
@@ -128,18 +120,9 @@ pub(super) async fn keep_key(
     fit_id: &str,
     now: Time,
 ) -> Result<bool, StoreError> {
-    query!(
-        execute,
-        connection.on(),
+    query!("keep an idempotency key": execute, connection.on(),
         "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
          SELECT $1, $2, $3, fit.id, $5 FROM fit WHERE fit.id = $4
-             ON CONFLICT DO NOTHING",
-        key.owner,
-        key.key,
-        key.body,
-        fit_id,
-        now,
-    )
+             ON CONFLICT DO NOTHING", key.owner, key.key, key.body, fit_id, now)
     .map(|kept| kept == 1)
-    .map_err(with_context("keep an idempotency key"))
 }

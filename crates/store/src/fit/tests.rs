@@ -1,5 +1,4 @@
 mod agents;
-mod clocks;
 
 use super::*;
 use crate::database::test_database::TestDatabase;
@@ -32,23 +31,61 @@ fn new(id: &str, lane: &str) -> NewFit {
     }
 }
 
+/// A fit of this time limit, in seconds, for an agent.
+fn limited(seconds: u32) -> NewFit {
+    NewFit {
+        terms: FitTerms {
+            timeout_seconds: Some(seconds),
+            ..FitTerms::default()
+        },
+        ..new("1", "agent h200 x1")
+    }
+}
+
+async fn add(db: &Db, fit: &NewFit) -> Enqueued {
+    let added = db.enqueue(fit, Reuse::Finished, 100, SPACE).await;
+    added.unwrap()
+}
+
+/// Asks for a fit under a key.
+async fn ask(db: &Db, id: &str, owner: &str, lane: &str) -> Enqueued {
+    let owner = owner.to_owned();
+    let fit = NewFit {
+        owner,
+        ..new(id, lane)
+    };
+    add(db, &fit).await
+}
+
 async fn queue(fits: &[(&str, &str)]) -> TestDatabase {
     let db = TestDatabase::new().await;
     for (id, lane) in fits {
-        let added = db.enqueue(&new(id, lane), Reuse::Finished, 10, SPACE).await;
-        assert_eq!(added.unwrap(), Enqueued::Added);
+        assert_eq!(ask(&db, id, "", lane).await, Enqueued::Added);
     }
     db
 }
 
 /// Claims for a holder, until 100 milliseconds later.
 async fn claim_for(db: &Db, holder: &LeaseOwner, now: i64) -> Option<Claimed> {
-    let lease = Lease {
-        holder,
-        until: Time(now + 100),
-    };
+    let until = Time(now + 100);
+    let lease = Lease { holder, until };
     let claimed = db.claim(ParallelSimulated(2), lease, Time(now)).await;
     claimed.unwrap()
+}
+
+/// Claims the first fit for an agent that has none.
+async fn claim_one(db: &Db, holder: &LeaseOwner, now: i64, until: i64) -> Claimed {
+    let until = Time(until);
+    let claimed = db
+        .claim_one("1", Lease { holder, until }, 0, Time(now))
+        .await;
+    claimed.unwrap().unwrap()
+}
+
+/// A key, by the same name as its id.
+async fn add_key(db: &Db, name: &str, scope: Scope) {
+    let issued = ApiKey::issue(name.to_owned(), name, scope, &[7; 32], Time(1));
+    assert!(db.add_key(&issued.unwrap().0).await.unwrap());
 }
 
 fn me() -> LeaseOwner {
@@ -92,11 +129,7 @@ async fn keys_take_turns() {
     let at_agents = [("01", "a"), ("02", "a"), ("03", "a")];
     for (id, owner) in at_agents.into_iter().chain(here) {
         let lane = ["cuda:0", "agent h200 x1"][usize::from(id.len() > 1)];
-        let fit = NewFit {
-            owner: owner.to_owned(),
-            ..new(id, lane)
-        };
-        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+        ask(&db, id, owner, lane).await;
     }
     let mut claimed = Vec::new();
     for now in 1..=5 {
@@ -116,18 +149,11 @@ async fn keys_take_turns() {
 #[tokio::test]
 async fn a_revoked_key_waits_for_nothing() {
     let db = queue(&[]).await;
-    for (id, name) in [("id", "ci"), ("other", "other")] {
-        let issued = ApiKey::issue(id.to_owned(), name, Scope::Fit, &[7; 32], Time(1));
-        assert!(db.add_key(&issued.unwrap().0).await.unwrap());
+    for name in ["ci", "other"] {
+        add_key(&db, name, Scope::Fit).await;
     }
-    for (id, owner) in [("runs", "id"), ("waits", "id"), ("others", "other")] {
-        let asked = NewFit {
-            owner: owner.to_owned(),
-            ..new(id, "sim")
-        };
-        db.enqueue(&asked, Reuse::Finished, 10, SPACE)
-            .await
-            .unwrap();
+    for (id, owner) in [("runs", "ci"), ("waits", "ci"), ("others", "other")] {
+        ask(&db, id, owner, "sim").await;
         if id == "runs" {
             assert_eq!(claim(&db).await.as_deref(), Some("runs"));
         }
@@ -152,11 +178,7 @@ async fn a_key_that_runs_much_takes_no_place_of_those_that_run_nothing() {
     let owners = ["a", "a", "a", "b", "c", "d", "e", "f"];
     let mut claimed = String::new();
     for (number, owner) in owners.into_iter().enumerate() {
-        let fit = NewFit {
-            owner: owner.to_owned(),
-            ..new(&number.to_string(), "simulated")
-        };
-        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+        ask(&db, &number.to_string(), owner, "simulated").await;
         // The first three are claimed before any other key asks.
         if number >= 2 {
             while let Some(fit) = claim_for(&db, &me(), 1).await {
@@ -170,23 +192,24 @@ async fn a_key_that_runs_much_takes_no_place_of_those_that_run_nothing() {
 #[tokio::test]
 async fn a_key_has_a_part_of_the_queue() {
     let db = TestDatabase::new().await;
-    let ask = async |id: &str, owner: &str| {
+    let ask = async |id: usize, owner: &str| {
+        let owner = owner.to_owned();
         let fit = NewFit {
-            owner: owner.to_owned(),
-            ..new(id, "cuda:0")
+            owner,
+            ..new(&id.to_string(), "cuda:0")
         };
-        let added = db.enqueue(&fit, Reuse::Finished, 8, SPACE).await;
-        added.unwrap()
+        db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap()
     };
     let full = |waiting, of_key| Enqueued::QueueFull { waiting, of_key };
-    for (id, owner) in [("1", "a"), ("2", "a"), ("4", "b")] {
+    // A quarter of twelve.
+    for (id, owner) in ["a", "a", "a", "b"].into_iter().enumerate() {
         assert_eq!(ask(id, owner).await, Enqueued::Added);
     }
-    assert_eq!(ask("3", "a").await, full(2, true));
-    for id in ["5", "6", "7", "8", "9"] {
+    assert_eq!(ask(4, "a").await, full(3, true));
+    for id in 5..13 {
         assert_eq!(ask(id, "").await, Enqueued::Added);
     }
-    assert_eq!(ask("10", "").await, full(8, false));
+    assert_eq!(ask(13, "").await, full(12, false));
 }
 
 #[tokio::test]
@@ -204,7 +227,7 @@ async fn what_two_keys_ask_in_the_same_words_is_a_fit_of_each() {
             terms,
             ..new(id, "simulated")
         };
-        db.enqueue(&fit, Reuse::Finished, 12, SPACE).await.unwrap()
+        add(&db, &fit).await
     };
     assert_eq!(ask("1", "a", terms(later, 20)).await, Enqueued::Added);
     assert_eq!(ask("2", "b", terms(soon, 900)).await, Enqueued::Added);
@@ -292,9 +315,7 @@ async fn a_question_that_ended_its_process_runs_apart_when_asked_again() {
         fingerprint: "1".to_owned(),
         ..new("2", "simulated")
     };
-    db.enqueue(&again, Reuse::Finished, 10, SPACE)
-        .await
-        .unwrap();
+    add(&db, &again).await;
 
     let claimed = claim_for(&db, &me(), 3).await;
     assert!(claimed.unwrap().apart);
@@ -426,14 +447,7 @@ async fn names_of_one_owner_push_out_none_of_another() {
 #[tokio::test]
 async fn a_lease_ends_one_silence_after_the_time_limit() {
     let db = TestDatabase::new().await;
-    let fit = NewFit {
-        terms: FitTerms {
-            timeout_seconds: Some(2),
-            ..FitTerms::default()
-        },
-        ..new("1", "agent h200 x1")
-    };
-    db.enqueue(&fit, Reuse::Finished, 1, SPACE).await.unwrap();
+    add(&db, &limited(2)).await;
     let holder = crate::agent::holder("a");
     let lease = Lease {
         holder: &holder,
@@ -441,8 +455,7 @@ async fn a_lease_ends_one_silence_after_the_time_limit() {
     };
     // Another claim of the same agent came first.
     assert_eq!(db.claim_one("1", lease, 1, Time(100)).await.unwrap(), None);
-    let claimed = db.claim_one("1", lease, 0, Time(100)).await.unwrap();
-    let claimed = claimed.unwrap();
+    let claimed = claim_one(&db, &holder, 100, 600).await;
     let renew = async |until| db.renew(claimed.attempt(), Time(until), 500).await.unwrap();
     let overdue =
         async |now| db.running_fits(Some(&holder)).await.unwrap()[0].is_overdue(500, Time(now));
@@ -462,12 +475,11 @@ async fn a_lease_ends_one_silence_after_the_time_limit() {
     let attempt = Some(claimed.attempt());
     let back = db.give_back(&holder, attempt, Time(8_000)).await;
     assert_eq!(back.unwrap(), 1);
-    let again = db.claim_one("1", lease, 0, Time(5_000)).await.unwrap();
-    let again = again.unwrap();
+    let again = claim_one(&db, &holder, 5_000, 600).await;
     assert_eq!(again.timeout_seconds, Some(1));
     let renewed = db.renew(again.attempt(), Time(9_000), 500).await.unwrap();
     assert_eq!(renewed, Some(Time(6_500)));
     assert_eq!(db.expired(Time(6_600), &me(), 500).await.unwrap(), 1);
-    let last = db.claim_one("1", lease, 0, Time(7_000)).await.unwrap();
-    assert_eq!(last.unwrap().timeout_seconds, Some(0));
+    let last = claim_one(&db, &holder, 7_000, 600).await;
+    assert_eq!(last.timeout_seconds, Some(0));
 }

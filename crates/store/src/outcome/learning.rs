@@ -4,7 +4,7 @@ use super::{Learning, LearntOn};
 use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
-use crate::{StoreError, Time, integer, with_context};
+use crate::{StoreError, Time, integer};
 use batchfit_fit::search::headroom::{FLOOR, HeadroomModel, Reporter, Sample};
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
@@ -116,8 +116,8 @@ pub(super) async fn learn(
             String::new()
         };
     }
-    let changed: i64 = query!(fetch_one scalar, connection.on(), "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")
-    .map_err(with_context("count what was learnt"))?;
+    let changed: i64 = query!("count what was learnt": fetch_one scalar, connection.on(),
+        "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")?;
     let (outcomes, misses) = (
         integer("outcomes", learnt.outcomes)?,
         integer("misses", learnt.misses)?,
@@ -131,7 +131,8 @@ pub(super) async fn learn(
     let needed = reporters.iter().map(|one| one.needed.0).max();
     let shares = [learnt.share.0, learnt.raised.0, needed.unwrap_or(0)];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
-    query!(execute, connection.on(), "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
+    query!("keep what was learnt": execute, connection.on(),
+        "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
@@ -142,31 +143,12 @@ pub(super) async fn learn(
                                   WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
                 peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
                 owner = excluded.owner",
-        learning.model_digest,
-        learning.model,
-        on.gpu,
-        on.source,
-        on.strategy,
-        on.driver,
-        on.pytorch,
-        share,
-        raised,
-        needed,
-        learnt.has_sunk,
-        agreed,
-        outcomes,
-        misses,
-        refused,
-        peaks,
-        error,
-        now,
-        changed,
-        raised_by,)
-    .map_err(with_context("keep what was learnt"))?;
+        learning.model_digest, learning.model, on.gpu, on.source, on.strategy, on.driver, on.pytorch, share, raised,
+        needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by)?;
     let id: i64 = match id {
         Some(id) => id,
-        None => query!(fetch_one scalar, connection.on(), "SELECT id FROM learnt WHERE changed = $1", changed)
-            .map_err(with_context("look for what was learnt"))?,
+        None => query!("look for what was learnt": fetch_one scalar, connection.on(),
+            "SELECT id FROM learnt WHERE changed = $1", changed)?,
     };
     keep_reporters(connection, id, &reporters).await?;
     let dropped = if is_new {
@@ -180,24 +162,17 @@ pub(super) async fn learn(
 /// What is known of its model on its card.
 async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Row>, StoreError> {
     let on = &learning.on;
-    query!(fetch_optional Row, connection.on(),
+    query!("read what was learnt of a model": fetch_optional Row, connection.on(),
         "SELECT id, owner, share, raised, has_sunk, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
-        learning.model_digest,
-        on.gpu,
-        on.source,
-        on.strategy,
-        on.driver,
-        on.pytorch,
-    )
-    .map_err(with_context("read what was learnt of a model"))
+        learning.model_digest, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
 }
 
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
-    let rows = query!(fetch_all ReporterRow, connection.on(), "SELECT owner, missed, agreed, needed FROM teller WHERE learnt = $1 ORDER BY owner", id)
-        .map_err(with_context("read what keys told"))?;
+    let rows = query!("read what keys told": fetch_all ReporterRow, connection.on(),
+        "SELECT owner, missed, agreed, needed FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
@@ -215,19 +190,11 @@ async fn keep_reporters(
     for reporter in reporters {
         let (missed, needed) = (i64::from(reporter.missed.0), i64::from(reporter.needed.0));
         let agreements = i64::from(reporter.agreed);
-        query!(
-            execute,
-            connection.on(),
+        query!("keep what a key told": execute, connection.on(),
             "INSERT INTO teller (learnt, owner, missed, agreed, needed) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT (learnt, owner) DO UPDATE
                 SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed",
-            id,
-            reporter.owner,
-            missed,
-            agreements,
-            needed
-        )
-        .map_err(with_context("keep what a key told"))?;
+            id, reporter.owner, missed, agreements, needed)?;
     }
     Ok(())
 }
@@ -237,19 +204,14 @@ async fn drop_oldest(
     connection: &mut Link<'_>,
     owner: &str,
 ) -> Result<Vec<(LearntOn, String)>, StoreError> {
-    let dropped = query!(fetch_all DroppedRow, connection.on(),
+    let dropped = query!("drop what was learnt longest ago": fetch_all DroppedRow, connection.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
               ORDER BY CASE WHEN room.owner = $2 AND room.many > $3
                              AND NOT EXISTS (SELECT 1 FROM teller WHERE teller.learnt = learnt.id AND teller.owner <> $2 AND teller.owner NOT LIKE $2 || '/%')
                             THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
-         RETURNING model_digest, gpu, source, strategy, driver, pytorch",
-        MOST_LEARNT,
-        owner,
-        MOST_LEARNT / PART_OF_A_KEY
-    )
-    .map_err(with_context("drop what was learnt longest ago"))?;
+         RETURNING model_digest, gpu, source, strategy, driver, pytorch", MOST_LEARNT, owner, MOST_LEARNT / PART_OF_A_KEY)?;
     let dropped = dropped.into_iter().map(|row| {
         let on = LearntOn {
             gpu: row.gpu,

@@ -13,7 +13,7 @@ use super::learning::{count, share};
 use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
-use crate::{Db, StoreError, with_context};
+use crate::{Db, StoreError};
 use batchfit_fit::search::headroom::{HeadroomModel, of_others};
 
 /// Rows that are read at once; others are served between.
@@ -293,8 +293,8 @@ impl Lessons {
 impl Db {
     /// Reads what was learnt since the last read.
     pub async fn read_learnt(&self) -> Result<(), StoreError> {
-        let newest = query!(fetch_one scalar, self.pool.on(), "SELECT coalesce(max(changed), 0) AS newest FROM learnt")
-        .map_err(with_context("look for what was learnt"))?;
+        let newest = query!("look for what was learnt": fetch_one scalar, self.pool.on(),
+            "SELECT coalesce(max(changed), 0) AS newest FROM learnt")?;
         self.read_learnt_up_to(newest).await
     }
 
@@ -316,23 +316,15 @@ impl Db {
 
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
-        let rows = query!(fetch_all ChangedRow, self.pool.on(),
+        let rows = query!("read what was learnt": fetch_all ChangedRow, self.pool.on(),
             "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised,
                       has_sunk, agreed, outcomes, misses, changed
-                 FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2",
-            changed,
-            AT_A_TIME
-        )
-        .map_err(with_context("read what was learnt"))?;
+                 FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2", changed, AT_A_TIME)?;
         let last = rows.last().map_or(changed, |row| row.changed);
         // What changed meanwhile is read after this.
-        let keys = query!(fetch_all MissedRow, self.pool.on(),
+        let keys = query!("read what keys told": fetch_all MissedRow, self.pool.on(),
             "SELECT changed, teller.owner, missed FROM teller JOIN learnt ON learnt.id = teller.learnt
-              WHERE changed > $1 AND changed <= $2 AND missed > 0",
-            changed,
-            last
-        )
-        .map_err(with_context("read what keys told"))?;
+              WHERE changed > $1 AND changed <= $2 AND missed > 0", changed, last)?;
         let mut missed: HashMap<i64, HashMap<String, Share>> = HashMap::new();
         for key in keys {
             let of_row = missed.entry(key.changed).or_default();

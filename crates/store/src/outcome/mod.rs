@@ -10,7 +10,7 @@ use serde_json::Value;
 use sqlx::types::Json;
 
 use super::engine::{Link, query};
-use super::{Db, JsonText, StoreError, Time, integer, with_context};
+use super::{Db, JsonText, StoreError, Time, integer};
 use crate::units::Share;
 use batchfit_fit::search::headroom::{RejectReason, Sample, TrainingRun};
 use learning::learn;
@@ -165,14 +165,9 @@ impl Db {
     /// Keeps an outcome, and what is learnt of it, all or nothing.
     pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
         self.in_place()?;
-        let begin = "begin to keep an outcome";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(begin))?;
+        let mut transaction = self.pool.begin_alone("begin to keep an outcome").await?;
         let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
-        transaction
-            .commit()
-            .await
-            .map_err(with_context("commit an outcome"))?;
+        transaction.commit("commit an outcome").await?;
         for (on, model_digest) in &dropped {
             self.lessons.forget(on, model_digest);
         }
@@ -188,17 +183,14 @@ impl Db {
         before: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredOutcome>, StoreError> {
-        query!(fetch_all StoredOutcome, self.pool.on(), "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
+        query!("list outcomes": fetch_all StoredOutcome, self.pool.on(),
+            "SELECT outcome.number, batch, outcome, peak_reserved_bytes, retries, steps,
                       environment, doubt, headroom_before, headroom_after,
                       outcome.created_at
                  FROM outcome
                 WHERE recommendation = (SELECT number FROM recommendation WHERE id = $1)
                   AND ($2 IS NULL OR outcome.number < $2)
-                ORDER BY outcome.number DESC LIMIT $3",
-            recommendation_id,
-            before,
-            limit,)
-        .map_err(with_context("list outcomes"))
+                ORDER BY outcome.number DESC LIMIT $3", recommendation_id, before, limit)
     }
 
     /// What was learnt, one model on one card after the other in the order in which they were first told of: at most `limit`, after
@@ -209,31 +201,27 @@ impl Db {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredLearnt>, StoreError> {
-        query!(fetch_all StoredLearnt, self.pool.on(), "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
+        query!("list what was learnt": fetch_all StoredLearnt, self.pool.on(),
+            "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
                       misses, refused, peaks, error_sum, error_most, updated_at
                  FROM learnt
                 WHERE ($1 IS NULL OR gpu = $1) AND ($2 IS NULL OR id > $2)
-                ORDER BY id LIMIT $3",
-            gpu,
-            after,
-            limit,)
-        .map_err(with_context("list what was learnt"))
+                ORDER BY id LIMIT $3", gpu, after, limit)
     }
 
     /// What was learnt in all.
     pub async fn learnt_count(&self) -> Result<LearntCount, StoreError> {
-        query!(fetch_one LearntCount, self.pool.on(), "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
+        query!("count what was learnt": fetch_one LearntCount, self.pool.on(),
+            "SELECT count(*) AS models, CAST(coalesce(sum(outcomes), 0) AS BIGINT) AS outcomes,
                       CAST(coalesce(sum(misses), 0) AS BIGINT) AS misses,
                       (SELECT doubted FROM outcome_count) AS doubted
                  FROM learnt")
-        .map_err(with_context("count what was learnt"))
     }
 
     /// The recommendation of this id, or the first of the fit of this id.
     pub async fn recommendation_named(&self, id: &str) -> Result<Option<String>, StoreError> {
-        query!(fetch_optional scalar, self.pool.on(), "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1",
-            id)
-        .map_err(with_context("look for a recommendation"))
+        query!("look for a recommendation": fetch_optional scalar, self.pool.on(),
+            "SELECT id FROM recommendation WHERE id = $1 OR (fit_id = $1 AND rank = 1) LIMIT 1", id)
     }
 }
 
@@ -271,9 +259,9 @@ impl From<OutcomeKept> for Added {
 }
 
 async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
-    let followed = query!(fetch_optional Followed, connection.on(), "SELECT recommendation.number AS number, answered_by FROM recommendation JOIN fit ON fit.id = fit_id WHERE recommendation.id = $1",
-        new.recommendation_id)
-    .map_err(with_context("look for the recommendation of an outcome"))?;
+    let followed = query!("look for the recommendation of an outcome": fetch_optional Followed, connection.on(),
+        "SELECT recommendation.number AS number, answered_by FROM recommendation JOIN fit ON fit.id = fit_id WHERE recommendation.id = $1",
+        new.recommendation_id)?;
     let Some(Followed {
         number: recommendation,
         answered_by,
@@ -286,8 +274,8 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         None => (None, None),
     };
     if let Some(name) = name {
-        let before = query!(fetch_optional Before, connection.on(), "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)
-        .map_err(with_context("look for an outcome by its name"))?;
+        let before = query!("look for an outcome by its name": fetch_optional Before, connection.on(),
+            "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)?;
         if let Some(before) = before {
             let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
             if !is_same {
@@ -306,12 +294,7 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
             learn(connection, learning, &owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
-        query!(
-            execute,
-            connection.on(),
-            "UPDATE outcome_count SET doubted = doubted + 1"
-        )
-        .map_err(with_context("count an outcome"))?;
+        query!("count an outcome": execute, connection.on(), "UPDATE outcome_count SET doubted = doubted + 1")?;
         (None, Vec::new())
     };
     let (before, after) = shares
@@ -328,25 +311,13 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
     let retries = whole("retries", seen.retries)?;
     let steps = whole("steps", seen.steps)?;
     let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
-    let number = query!(fetch_one scalar, connection.on(), "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+    let number = query!("keep an outcome": fetch_one scalar, connection.on(),
+        "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                               headroom_before, headroom_after, owner, key, body, created_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
          RETURNING number",
-        recommendation,
-        batch,
-        outcome,
-        peak,
-        retries,
-        steps,
-        new.environment,
-        doubt,
-        before,
-        after,
-        new.owner,
-        name,
-        body,
-        new.created_at,)
-    .map_err(with_context("keep an outcome"))?;
+        recommendation, batch, outcome, peak, retries, steps, new.environment, doubt, before, after, new.owner, name,
+        body, new.created_at)?;
     make_room(connection, recommendation, number).await?;
     Ok(Added {
         kept: OutcomeKept::New(stored(connection, number).await?),
@@ -360,32 +331,28 @@ async fn make_room(
     recommendation: i64,
     number: i64,
 ) -> Result<(), StoreError> {
-    query!(execute, connection.on(), "DELETE FROM outcome WHERE number IN
+    query!("drop the oldest outcomes of a recommendation": execute, connection.on(),
+        "DELETE FROM outcome WHERE number IN
             (SELECT number FROM outcome
                JOIN (SELECT owner, count(*) AS many FROM outcome WHERE recommendation = $1 GROUP BY owner) AS room ON room.owner = outcome.owner
               WHERE recommendation = $1 ORDER BY many DESC, number
               LIMIT (SELECT CASE WHEN count(*) > $2 THEN count(*) - $2 ELSE 0 END FROM outcome WHERE recommendation = $1))",
-        recommendation,
-        MOST_OF_ONE,)
-    .map_err(with_context("drop the oldest outcomes of a recommendation"))?;
+        recommendation, MOST_OF_ONE)?;
     // All are counted now and then.
     if number % COUNTED_EACH != 0 {
         return Ok(());
     }
-    query!(execute, connection.on(), "DELETE FROM outcome WHERE number IN
+    query!("drop the oldest outcomes": execute, connection.on(),
+        "DELETE FROM outcome WHERE number IN
             (SELECT number FROM outcome
                JOIN (SELECT owner, count(*) AS many FROM outcome GROUP BY owner) AS room ON room.owner = outcome.owner
               ORDER BY many DESC, number
-              LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM outcome))",
-        MOST)
-    .map(|_| ())
-    .map_err(with_context("drop the oldest outcomes"))
+              LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM outcome))", MOST).map(|_| ())
 }
 
 async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
-    query!(fetch_one StoredOutcome, connection.on(), "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
+    query!("read an outcome": fetch_one StoredOutcome, connection.on(),
+        "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                   headroom_before, headroom_after, created_at
-             FROM outcome WHERE number = $1",
-        number)
-    .map_err(with_context("read an outcome"))
+             FROM outcome WHERE number = $1", number)
 }

@@ -10,19 +10,7 @@ use batchfit_fit::search::ask_tell::Outcome;
 async fn in_memory(recommendations: u32) -> TestDatabase {
     let db = TestDatabase::new().await;
     for number in 1..=recommendations {
-        let rows = format!(
-            "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
-             INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
-                 finished_at)
-             VALUES ('fit{number}', 'f{number}', '0.1.0', 'done', 'mine', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
-             INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
-                 checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
-                 max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
-                 batchfit_version, created_at)
-             VALUES ('answer{number}', 'fit{number}', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach',
-                 'none', 'train', 1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', {number});"
-        );
-        db.run(rows).await.unwrap();
+        db.add_answer(&number.to_string(), number, "mine", 1).await;
     }
     db
 }
@@ -410,17 +398,7 @@ async fn what_another_process_learnt_is_noticed() {
     let place = DatabaseLocation::new();
     let here = Db::open(&place.database).await.unwrap();
     let there = Db::open(&place.database).await.unwrap();
-    let fit = "INSERT INTO request (digest, text) VALUES ('asked', '{}');
-         INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
-             finished_at)
-         VALUES ('fit1', 'f1', '0.1.0', 'done', 'mine', 'sim:h200', 'simulated', 'asked', '{}', 1, 2);
-         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
-             checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch,
-             max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence,
-             batchfit_version, created_at)
-         VALUES ('answer1', 'fit1', 1, 'mine', 'preset', 'sim:h200', 'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train',
-             1000, 1, 8, 1, 8, 10, 9, 900, 990, 10, 'activations', 'simulated', '0.1.0', 1);";
-    here.run(fit).await.unwrap();
+    here.add_answer("1", 1, "mine", 1).await;
 
     there.add_outcome(&new_outcome("a", MISS)).await.unwrap();
     here.add_outcome(&new_outcome("b", AGREES)).await.unwrap();

@@ -24,7 +24,7 @@ use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
 use crate::engine::query;
 use crate::outcome::{Lessons, share};
 use crate::text::by_name;
-use crate::{Db, StoreError, with_context};
+use crate::{Db, StoreError};
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -244,15 +244,15 @@ impl Db {
         &self,
         number: i64,
     ) -> Result<Vec<(i64, StoredRecommendation)>, StoreError> {
-        let rows = query!(fetch_all Numbered, self.pool.on(), "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
+        let rows = query!("read recommendations": fetch_all Numbered, self.pool.on(),
+            "SELECT number, id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl,
                       checkpointing, mode, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch,
                       max_batch, max_batch_without_retries, peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
                       pareto, objective, batchfit_version, created_at, strategy,
                       driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
                       headroom_outcomes, model_digest
-                 FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)
-        .map_err(with_context("read recommendations"))?;
+                 FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)?;
         Ok(rows
             .into_iter()
             .map(|Numbered(number, row)| (number, row))
@@ -261,10 +261,10 @@ impl Db {
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
     async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
-        let now = query!(fetch_one Now, self.pool.on(), "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
+        let now = query!("look for new recommendations": fetch_one Now, self.pool.on(),
+            "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
                       (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS gone,
-                      (SELECT coalesce(max(changed), 0) FROM learnt) AS learnt")
-        .map_err(with_context("look for new recommendations"))?;
+                      (SELECT coalesce(max(changed), 0) FROM learnt) AS learnt")?;
         let current = Current {
             newest: now.newest,
             gone: now.gone,
@@ -274,9 +274,8 @@ impl Db {
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.
     async fn recommendations_gone(&self, after: i64) -> Result<HashSet<i64>, StoreError> {
-        let gone = query!(fetch_all scalar, self.pool.on(), "SELECT number FROM recommendation_gone WHERE place > $1",
-            after)
-        .map_err(with_context("look for recommendations that are gone"))?;
+        let gone = query!("look for recommendations that are gone": fetch_all scalar, self.pool.on(),
+            "SELECT number FROM recommendation_gone WHERE place > $1", after)?;
         Ok(gone.into_iter().collect())
     }
 }

@@ -11,20 +11,8 @@ use crate::{Db, Time};
 
 /// A row of a fit of its own, as another process writes it.
 async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
-    let rows = format!(
-        "INSERT INTO request (digest, text) VALUES ('asked', '{{}}') ON CONFLICT DO NOTHING;
-         INSERT INTO fit (id, fingerprint, batchfit_version, state, model, device, lane, request_digest, result, created_at,
-             finished_at)
-         VALUES ('fit{number:05}', 'f{number}', '0.1.0', 'done', '{model}', 'sim:h200', 'simulated', 'asked', '{{}}', 1, 2);
-         INSERT INTO recommendation (id, fit_id, rank, model, model_kind, device, gpu, precision, optimizer, optimizer_impl, checkpointing, mode,
-             limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
-             peak_allocated_bytes, peak_reserved_bytes, headroom_bytes, limited_by, evidence, samples_per_second,
-             batchfit_version, created_at, step_ms, optimizer_step_ms, speed_from, pareto, objective)
-         VALUES ('answer{number:05}', 'fit{number:05}', 1, '{model}', 'preset', 'sim:h200',
-             'NVIDIA H200', 'fp32', 'adamw', 'foreach', 'none', 'train', 1000, {world_size}, 8, 2, 16, 10, 9, 700, 800, 200,
-             'activations', 'simulated', NULL, '0.1.0', {number}, NULL, NULL, NULL, NULL, 'largest_batch');"
-    );
-    db.run(rows).await.unwrap();
+    let name = format!("{number:05}");
+    db.add_answer(&name, number, model, world_size).await;
 }
 
 async fn store(db: &Db, row: &StoredRecommendation) {
@@ -60,59 +48,37 @@ async fn page(
     Some((ids.collect(), page.next.as_deref().map(number)))
 }
 
-async fn in_memory() -> TestDatabase {
-    TestDatabase::new().await
-}
-
 #[tokio::test]
 async fn a_row_comes_out_as_it_was_stored() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     insert(&db, 1, "mine", 1).await;
     let mut row = StoredRecommendation {
         id: "01J".to_owned(),
-        fit_id: "fit00001".to_owned(),
-        rank: 2,
         model: "a model \u{1f600}\"".to_owned(),
-        model_kind: "hf".to_owned(),
-        device: "cuda:0".to_owned(),
-        gpu: "NVIDIA H200".to_owned(),
-        precision: "amp_bf16".to_owned(),
         optimizer: None,
         optimizer_impl: None,
-        checkpointing: "modules".to_owned(),
         mode: "inference".to_owned(),
-        limit_bytes: i64::MAX,
         world_size: 1024,
         micro_batch: 0,
-        accumulation_steps: 1,
         global_batch: 2,
         max_batch: 3,
         max_batch_without_retries: 4,
         peak_allocated_bytes: 5 << 40,
         peak_reserved_bytes: 6,
         headroom_bytes: -7,
-        limited_by: String::new(),
-        evidence: "probed".to_owned(),
         step_ms: Some(0.2),
         optimizer_step_ms: Some(0.4),
         samples_per_second: Some(0.1),
         speed_from: Some("estimated".to_owned()),
         pareto: Some(false),
-        objective: "throughput".to_owned(),
-        batchfit_version: "9".to_owned(),
         strategy: "fsdp2".to_owned(),
-        driver: Some("580.95".to_owned()),
         cudnn: None,
-        pytorch: "2.11.0+cu130".to_owned(),
         headroom: Some(StoredHeadroom {
             share: Share(32_727),
             from: "learnt".to_owned(),
             outcomes: 40,
         }),
-        created_at: Time(1_795_212_000_007),
-        stale: None,
-        model_digest: "00ff".to_owned(),
-        rules: ENGINE_DIGEST.to_owned(),
+        ..row(1, "NVIDIA H200", i64::MAX)
     };
     store(&db, &row).await;
     assert_eq!(db.recommendation("01J").await.unwrap().as_ref(), Some(&row));
@@ -128,7 +94,7 @@ async fn a_row_comes_out_as_it_was_stored() {
 
 #[tokio::test]
 async fn filters_combine_and_pages_follow_each_other() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     for number in 1..=6 {
         let model = ["mine", "yours"][number as usize % 2];
         insert(&db, number, model, 1 + number / 4).await;
@@ -166,7 +132,7 @@ async fn filters_combine_and_pages_follow_each_other() {
 
 #[tokio::test]
 async fn rows_that_are_new_or_gone_are_noticed() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     for number in 2..=5 {
         insert(&db, number, "mine", 1).await;
     }
@@ -193,7 +159,7 @@ async fn rows_that_are_new_or_gone_are_noticed() {
 
 #[tokio::test]
 async fn all_rows_are_read_again_where_many_are_gone() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     let many = 12_000;
     insert(&db, 1, "mine", 1).await;
     let copies = format!(
@@ -272,7 +238,7 @@ fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
 
 #[tokio::test]
 async fn answers_of_another_driver_pytorch_or_batchfit_are_stale() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     insert(&db, 1, "mine", 1).await;
     let old = row(2, "NVIDIA H200", 1000);
     store(&db, &old).await;
@@ -328,7 +294,7 @@ async fn answers_of_another_driver_pytorch_or_batchfit_are_stale() {
 
 #[tokio::test]
 async fn the_nearest_answer_differs_in_what_matters_least() {
-    let db = in_memory().await;
+    let db = TestDatabase::new().await;
     insert(&db, 1, "mine", 1).await;
     for (number, gpu, limit) in [
         (2, "NVIDIA H200", 1000),

@@ -1,7 +1,7 @@
 //! The tables of uploaded files, and of models that came with a request and are not shown with its fit.
 
-use super::engine::{Link, Pool, query};
-use super::{Db, JsonText, StoreError, Time, integer, with_context};
+use super::engine::{Link, query};
+use super::{Db, JsonText, StoreError, Time, integer};
 use crate::model::{Digest, UploadKind};
 use crate::text::by_name;
 
@@ -102,22 +102,51 @@ impl Db {
         new: &NewUpload,
         space: UploadSpace,
     ) -> Result<UploadStatus, StoreError> {
-        keep_on(&self.pool, new, space).await
+        let mut transaction = self.pool.begin_alone("begin to keep an upload").await?;
+        let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
+        let there = query!("look for the same upload": execute, transaction.on(),
+            "UPDATE upload SET used_at = CASE WHEN used_at < $3 AND owner = $5 THEN $3 ELSE used_at END, about = $4
+              WHERE digest = $1 AND kind = $2 AND uploaded AND (owner = $5 OR used_at >= $6)",
+            digest, kind, new.created_at, about, new.owner, space.oldest)?;
+        let mut kept = UploadStatus::There;
+        if there == 0 {
+            let charged = charged(new)?;
+            let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
+            let own = Some(new.owner.as_str()).filter(|owner| !owner.is_empty());
+            let own = own.map(|owner| (Some(owner), limit / PART_OF_A_KEY));
+            make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
+            for (owner, limit) in [(None, limit)].into_iter().chain(own) {
+                let taken = taken(&mut transaction.link(), owner, space.oldest).await?;
+                if taken.saturating_add(charged) > limit {
+                    // Whatever made room goes all the same: it had expired.
+                    transaction.commit("commit the end of uploads").await?;
+                    return Ok(UploadStatus::Full {
+                        taken: u64::try_from(taken).unwrap_or(0),
+                        limit: u64::try_from(limit).unwrap_or(0),
+                    });
+                }
+            }
+            insert(&mut transaction.link(), new, true).await?;
+            kept = UploadStatus::Added;
+        }
+        for name in new.names.iter().filter(|name| **name != new.digest) {
+            add_name(&mut transaction.link(), name.digits(), new).await?;
+        }
+        transaction.commit("commit an upload").await?;
+        Ok(kept)
     }
 
     /// What is known about an upload, by any of its digests.
     pub async fn upload(&self, name: &Digest) -> Result<Option<StoredUpload>, StoreError> {
         let name = name.digits();
-        let row =
-            query!(fetch_optional Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+        let row = query!("look for an upload": fetch_optional Row, self.pool.on(),
+                "SELECT digest, kind, uploaded, bytes, about,
                       created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS referred,
                       digest IN (SELECT digest FROM upload_in_use) AS in_use
                  FROM upload
-                WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)",
-            name)
-            .map_err(with_context("look for an upload"))?;
+                WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)", name)?;
         Ok(row.and_then(Row::read))
     }
 
@@ -128,7 +157,8 @@ impl Db {
         limit: i64,
     ) -> Result<Vec<StoredUpload>, StoreError> {
         let before = before.map(Digest::digits);
-        let rows = query!(fetch_all Row, self.pool.on(), "SELECT digest, kind, uploaded, bytes, about,
+        let rows = query!("list uploads": fetch_all Row, self.pool.on(),
+            "SELECT digest, kind, uploaded, bytes, about,
                       created_at, used_at,
                       EXISTS (SELECT 1 FROM upload_reference
                                WHERE upload_reference.digest = upload.digest) AS referred,
@@ -136,18 +166,15 @@ impl Db {
                  FROM upload
                 WHERE $1 IS NULL
                    OR (created_at, digest) < (SELECT created_at, digest FROM upload WHERE digest = $1)
-                ORDER BY created_at DESC, digest DESC LIMIT $2",
-            before,
-            limit)
-        .map_err(with_context("list uploads"))?;
+                ORDER BY created_at DESC, digest DESC LIMIT $2", before, limit)?;
         Ok(rows.into_iter().filter_map(Row::read).collect())
     }
 
     /// The contents of an upload, compressed with gzip, by the digest of its contents.
     pub async fn upload_contents(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let digest = digest.digits();
-        query!(fetch_optional scalar, self.pool.on(), "SELECT gzip FROM upload WHERE digest = $1", digest)
-            .map_err(with_context("read an upload"))
+        query!("read an upload": fetch_optional scalar, self.pool.on(),
+            "SELECT gzip FROM upload WHERE digest = $1", digest)
     }
 
     /// Notes that the key to which an upload is charged named it in a request, so that it does not expire soon. What others name stays no longer.
@@ -158,30 +185,21 @@ impl Db {
         now: Time,
     ) -> Result<(), StoreError> {
         let digest = digest.digits();
-        query!(execute, self.pool.writing(), "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1 AND owner = $3",
-            digest,
-            now,
-            owner)
-        .map(|_| ())
-        .map_err(with_context("note the use of an upload"))
+        query!("note the use of an upload": execute, self.pool.writing(),
+            "UPDATE upload SET used_at = CASE WHEN used_at < $2 THEN $2 ELSE used_at END WHERE digest = $1 AND owner = $3",
+            digest, now, owner).map(|_| ())
     }
 
     /// Drops an upload, by any of its digests, unless work that has not ended needs it.
     pub async fn drop_upload(&self, name: &Digest) -> Result<Dropped, StoreError> {
         let digits = name.digits();
         let dropping = "drop an upload";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(dropping))?;
-        let dropped = query!(
-            execute,
-            transaction.on(),
+        let mut transaction = self.pool.begin_alone(dropping).await?;
+        let dropped = query!(dropping: execute, transaction.on(),
             "DELETE FROM upload
               WHERE digest = coalesce((SELECT digest FROM upload_name WHERE name = $1), $1)
-                AND digest NOT IN (SELECT digest FROM upload_in_use)",
-            digits
-        )
-        .map_err(with_context(dropping))?;
-        transaction.commit().await.map_err(with_context(dropping))?;
+                AND digest NOT IN (SELECT digest FROM upload_in_use)", digits)?;
+        transaction.commit(dropping).await?;
         if dropped > 0 {
             return Ok(Dropped::Yes);
         }
@@ -195,11 +213,8 @@ impl Db {
     /// request, all that no work needs. Says how many were dropped.
     pub async fn sweep_uploads(&self, oldest: Time, most: i64) -> Result<u64, StoreError> {
         let sweep = "drop uploads that expired";
-        let transaction = self.pool.begin_alone().await;
-        let mut transaction = transaction.map_err(with_context(sweep))?;
-        let dropped = query!(
-            execute,
-            transaction.on(),
+        let mut transaction = self.pool.begin_alone(sweep).await?;
+        let dropped = query!(sweep: execute, transaction.on(),
             "DELETE FROM upload WHERE digest IN (
                 SELECT digest FROM upload
                  WHERE used_at < $1
@@ -207,63 +222,10 @@ impl Db {
                    AND (NOT uploaded
                         OR NOT EXISTS (SELECT 1 FROM upload_reference
                                         WHERE upload_reference.digest = upload.digest))
-                 ORDER BY used_at LIMIT $2)",
-            oldest,
-            most
-        )
-        .map_err(with_context(sweep))?;
-        transaction.commit().await.map_err(with_context(sweep))?;
+                 ORDER BY used_at LIMIT $2)", oldest, most)?;
+        transaction.commit(sweep).await?;
         Ok(dropped)
     }
-}
-
-async fn keep_on(
-    pool: &Pool,
-    new: &NewUpload,
-    space: UploadSpace,
-) -> Result<UploadStatus, StoreError> {
-    let transaction = pool.begin_alone().await;
-    let mut transaction = transaction.map_err(with_context("begin to keep an upload"))?;
-    let (digest, kind, about) = (new.digest.digits(), new.kind.name(), &new.about);
-    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 AND owner = $5 THEN $3 ELSE used_at END, about = $4
-          WHERE digest = $1 AND kind = $2 AND uploaded AND (owner = $5 OR used_at >= $6)",
-        digest,
-        kind,
-        new.created_at,
-        about,
-        new.owner,
-        space.oldest,)
-    .map_err(with_context("look for the same upload"))?;
-    let mut kept = UploadStatus::There;
-    if there == 0 {
-        let charged = charged(new)?;
-        let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
-        let own = Some(new.owner.as_str()).filter(|owner| !owner.is_empty());
-        let own = own.map(|owner| (Some(owner), limit / PART_OF_A_KEY));
-        make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
-        for (owner, limit) in [(None, limit)].into_iter().chain(own) {
-            let taken = taken(&mut transaction.link(), owner, space.oldest).await?;
-            if taken.saturating_add(charged) > limit {
-                // Whatever made room goes all the same: it had expired.
-                let committed = transaction.commit().await;
-                committed.map_err(with_context("commit the end of uploads"))?;
-                return Ok(UploadStatus::Full {
-                    taken: u64::try_from(taken).unwrap_or(0),
-                    limit: u64::try_from(limit).unwrap_or(0),
-                });
-            }
-        }
-        insert(&mut transaction.link(), new, true).await?;
-        kept = UploadStatus::Added;
-    }
-    for name in new.names.iter().filter(|name| **name != new.digest) {
-        add_name(&mut transaction.link(), name.digits(), new).await?;
-    }
-    transaction
-        .commit()
-        .await
-        .map_err(with_context("commit an upload"))?;
-    Ok(kept)
 }
 
 /// Keeps a model that came with a fit which is queued in the same transaction: so it is needed from the start, and
@@ -274,11 +236,9 @@ pub(super) async fn keep_aside(
     space: UploadSpace,
 ) -> Result<(), StoreError> {
     let (digest, kind) = (new.digest.digits(), new.kind.name());
-    let there = query!(execute, transaction.on(), "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END WHERE digest = $1 AND kind = $2",
-        digest,
-        kind,
-        new.created_at,)
-    .map_err(with_context("look for the same model"))?;
+    let there = query!("look for the same model": execute, transaction.on(),
+        "UPDATE upload SET used_at = CASE WHEN used_at < $3 THEN $3 ELSE used_at END WHERE digest = $1 AND kind = $2",
+        digest, kind, new.created_at)?;
     if there == 0 {
         let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
         make_room(transaction, charged(new)?, limit, space.oldest).await?;
@@ -295,18 +255,11 @@ pub(super) async fn refer(
     id: &str,
 ) -> Result<bool, StoreError> {
     let digest = digest.digits();
-    query!(
-        execute,
-        connection.on(),
+    query!("refer to an upload": execute, connection.on(),
         "INSERT INTO upload_reference (digest, what, id)
          SELECT digest, $2, $3 FROM upload WHERE digest = $1
-         ON CONFLICT (digest, what, id) DO UPDATE SET id = excluded.id",
-        digest,
-        what,
-        id
-    )
+         ON CONFLICT (digest, what, id) DO UPDATE SET id = excluded.id", digest, what, id)
     .map(|referred| referred > 0)
-    .map_err(with_context("refer to an upload"))
 }
 
 /// Drops uploads that no work needs until there is room for `charged` more bytes, or until none is left that may go: those that only came
@@ -322,17 +275,14 @@ async fn make_room(
     if excess <= 0 {
         return Ok(());
     }
-    query!(execute, connection.on(), "DELETE FROM upload WHERE digest IN (
+    query!("make room for an upload": execute, connection.on(),
+        "DELETE FROM upload WHERE digest IN (
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
                   FROM upload
                  WHERE (NOT uploaded OR used_at < $2)
                    AND digest NOT IN (SELECT digest FROM upload_in_use)) AS candidate
-             WHERE freed - charged < $1)",
-        excess,
-        oldest)
-    .map(|_| ())
-    .map_err(with_context("make room for an upload"))
+             WHERE freed - charged < $1)", excess, oldest).map(|_| ())
 }
 
 /// What all uploads take, or those of one key: what it has not used since `oldest` stays for others, unless its own work needs it.
@@ -341,17 +291,15 @@ async fn taken(
     owner: Option<&str>,
     oldest: Time,
 ) -> Result<i64, StoreError> {
-    query!(fetch_one scalar, connection.on(), "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload
+    query!("add up what uploads take": fetch_one scalar, connection.on(),
+        "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload
           WHERE $1 IS NULL
              OR owner = $1 AND (used_at >= $2 OR digest IN (
                 SELECT digest FROM fit JOIN upload_reference AS named ON named.what = 'fit' AND named.id = fit.id
                  WHERE fit.state IN ('queued', 'running') AND fit.owner = $1
                  UNION ALL
                 SELECT digest FROM search JOIN upload_reference AS named ON named.what = 'search' AND named.id = search.id
-                 WHERE search.state = 'active' AND search.owner = $1))",
-        owner,
-        oldest)
-        .map_err(with_context("add up what uploads take"))
+                 WHERE search.state = 'active' AND search.owner = $1))", owner, oldest)
 }
 
 fn charged(new: &NewUpload) -> Result<i64, StoreError> {
@@ -368,23 +316,14 @@ async fn insert(
     let (digest, kind, charged) = (new.digest.digits(), new.kind.name(), charged(new)?);
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
-    query!(execute, connection.on(), "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
+    query!("keep an upload": execute, connection.on(),
+        "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
          VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
                                             bytes = excluded.bytes, charged = excluded.charged,
                                             used_at = excluded.used_at, about = excluded.about, gzip = excluded.gzip,
                                             owner = CASE WHEN excluded.uploaded THEN excluded.owner ELSE upload.owner END",
-        digest,
-        kind,
-        is_uploaded,
-        bytes,
-        charged,
-        new.created_at,
-        about,
-        gzip,
-        new.owner,)
-    .map(|_| ())
-    .map_err(with_context("keep an upload"))
+        digest, kind, is_uploaded, bytes, charged, new.created_at, about, gzip, new.owner).map(|_| ())
 }
 
 async fn add_name(
@@ -393,39 +332,22 @@ async fn add_name(
     new: &NewUpload,
 ) -> Result<(), StoreError> {
     let (digest, naming) = (new.digest.digits(), "name an upload");
-    query!(
-        execute,
-        connection.on(),
+    query!(naming: execute, connection.on(),
         "INSERT INTO upload_name (name, digest) VALUES ($1, $2)
-         ON CONFLICT (name) DO UPDATE SET digest = excluded.digest",
-        name,
-        digest
-    )
-    .map_err(with_context(naming))?;
-    query!(
-        execute,
-        connection.on(),
+         ON CONFLICT (name) DO UPDATE SET digest = excluded.digest", name, digest)?;
+    query!(naming: execute, connection.on(),
         "INSERT INTO upload_namer (owner, name, named_at) VALUES ($1, $2, $3)
-         ON CONFLICT (owner, name) DO UPDATE SET named_at = excluded.named_at",
-        new.owner,
-        name,
-        new.created_at
-    )
-    .map_err(with_context(naming))?;
-    query!(execute, connection.on(), "DELETE FROM upload_namer
+         ON CONFLICT (owner, name) DO UPDATE SET named_at = excluded.named_at", new.owner, name, new.created_at)?;
+    query!(naming: execute, connection.on(),
+        "DELETE FROM upload_namer
           WHERE owner = $1 AND name <> $2 AND name IN (SELECT name FROM upload_name WHERE digest = $3)
             AND name NOT IN (SELECT own.name FROM upload_namer AS own JOIN upload_name ON upload_name.name = own.name
                               WHERE own.owner = $1 AND upload_name.digest = $3 AND own.name <> $2
                               ORDER BY own.named_at DESC, upload_name.rowid DESC LIMIT $4)",
-        new.owner,
-        name,
-        digest,
-        MOST_NAMES - 1,)
-    .map_err(with_context(naming))?;
-    query!(execute, connection.on(), "DELETE FROM upload_name
-          WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM upload_namer WHERE upload_namer.name = upload_name.name)", digest)
-    .map(|_| ())
-    .map_err(with_context(naming))
+        new.owner, name, digest, MOST_NAMES - 1)?;
+    query!(naming: execute, connection.on(),
+        "DELETE FROM upload_name
+          WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM upload_namer WHERE upload_namer.name = upload_name.name)", digest).map(|_| ())
 }
 
 /// A row as the table has it.

@@ -19,7 +19,7 @@ use script::*;
 
 #[test]
 fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
-    let found = fit(&question(), &mut Script::new(Evidence::Simulated), None).recommendation;
+    let found = fit(&question(), &mut simulated(), None).recommendation;
 
     assert_eq!(
         (found.max_batch, found.max_batch_without_retries),
@@ -65,7 +65,7 @@ fn what_one_other_key_alone_asks_for_lowers_a_batch_by_a_twentieth_at_most() {
         (60_000, 40_000, 92, 0.06),
     ] {
         let mut question = taught(share, unconfirmed);
-        let mut simulated = Script::new(Evidence::Simulated);
+        let mut simulated = simulated();
         let found = fit(&question, &mut simulated, None).recommendation;
         let said = (found.micro_batch, found.headroom.fraction);
         assert_eq!(said, (batch, left), "{share} {unconfirmed}");
@@ -82,13 +82,9 @@ fn what_one_other_key_alone_asks_for_lowers_a_batch_by_a_twentieth_at_most() {
 
 #[test]
 fn two_real_probes_confirm_a_right_simulation() {
-    let mut real = Script::new(Evidence::Probed);
+    let mut real = real();
 
-    let found = fit(
-        &question(),
-        &mut Script::new(Evidence::Simulated),
-        Some(&mut real),
-    );
+    let found = fit(&question(), &mut simulated(), Some(&mut real));
 
     assert_eq!(real.asked, [(1, 100), (1, 101)]);
     let best = found.recommendation;
@@ -108,14 +104,10 @@ fn two_real_probes_confirm_a_right_simulation() {
 
 #[test]
 fn a_third_real_probe_confirms_what_leaves_headroom() {
-    let mut real = Script::new(Evidence::Probed);
+    let mut real = real();
     real.uncertainties = vec![Uncertainty::Driver];
 
-    let found = fit(
-        &question(),
-        &mut Script::new(Evidence::Simulated),
-        Some(&mut real),
-    );
+    let found = fit(&question(), &mut simulated(), Some(&mut real));
 
     // Half a per cent of 1200 MiB is 6 MiB, one sample.
     assert_eq!(real.asked, [(1, 100), (1, 101), (1, 99)]);
@@ -134,54 +126,30 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
 
 #[test]
 fn memory_of_assumed_operators_adds_to_headroom() {
-    let mut simulated = Script::new(Evidence::Simulated);
-    simulated.uncertainties = Vec::new();
-    simulated.assumed_per_sample = Bytes::mib(5);
-
-    let best = fit(&question(), &mut simulated, None).recommendation;
-
     // Of 100 samples 500 MiB are assumed, of 66 of them 330: with 860 MiB reserved they leave 10 of 1200, and
-    // one sample more passes the limit by 5.
-    assert_eq!(best.max_batch_without_retries, 100);
-    assert_eq!(best.micro_batch, 66);
-    assert_eq!(best.headroom_bytes, 340 * MIB);
-    let note = best
-        .notes
-        .iter()
-        .find(|note| note.contains("safety margin"));
-    let note = note.expect("it says what the headroom is for");
-    assert!(
-        note.contains("330.0 MiB for the operators that batchfit does not know"),
-        "{note}"
-    );
-}
+    // one sample more passes the limit by 5. What takes more than the limit leaves a batch, too.
+    for (each, micro_batch, free) in [(5, 66, 340), (24, 29, 710)] {
+        let mut simulated = simulated();
+        simulated.uncertainties = Vec::new();
+        simulated.assumed_per_sample = Bytes::mib(each);
 
-#[test]
-fn assumed_operators_that_take_more_than_the_limit_leave_a_batch() {
-    let mut simulated = Script::new(Evidence::Simulated);
-    simulated.uncertainties = Vec::new();
-    simulated.assumed_per_sample = Bytes::mib(24);
+        let best = fit(&question(), &mut simulated, None).recommendation;
 
-    let best = fit(&question(), &mut simulated, None).recommendation;
-
-    assert_eq!(best.micro_batch, 29);
-    assert!(
-        best.headroom_bytes >= 29 * 24 * MIB,
-        "{}",
-        best.headroom_bytes
-    );
+        assert_eq!(best.max_batch_without_retries, 100);
+        assert_eq!(best.micro_batch, micro_batch);
+        assert_eq!(best.headroom_bytes, free * MIB);
+        let margin = format!("{} for the operators that", Bytes::mib(each * micro_batch));
+        let is_margin = |note: &String| note.contains("safety margin") && note.contains(&margin);
+        assert!(best.notes.iter().any(is_margin), "{:?}", best.notes);
+    }
 }
 
 #[test]
 fn where_the_gpu_disagrees_it_is_right() {
-    let mut real = Script::new(Evidence::Probed);
+    let mut real = real();
     real.fixed = 180;
 
-    let found = fit(
-        &question(),
-        &mut Script::new(Evidence::Simulated),
-        Some(&mut real),
-    );
+    let found = fit(&question(), &mut simulated(), Some(&mut real));
 
     let best = found.recommendation;
     assert_eq!((best.max_batch, best.max_batch_without_retries), (102, 92));
@@ -191,14 +159,10 @@ fn where_the_gpu_disagrees_it_is_right() {
 
 #[test]
 fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
-    let mut real = Script::new(Evidence::Probed);
+    let mut real = real();
     real.breaks_at = Some(100);
 
-    let found = fit(
-        &question(),
-        &mut Script::new(Evidence::Simulated),
-        Some(&mut real),
-    );
+    let found = fit(&question(), &mut simulated(), Some(&mut real));
 
     let best = found.recommendation;
     assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
@@ -217,7 +181,7 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
         question.ceiling = 63;
         question.request.to_mut().target_batch = target_batch;
 
-        let found = fit(&question, &mut Script::new(Evidence::Simulated), None).recommendation;
+        let found = fit(&question, &mut simulated(), None).recommendation;
 
         assert_eq!(found.micro_batch, micro_batch);
         assert_eq!((found.max_batch, found.max_batch_without_retries), (63, 63));
@@ -232,8 +196,8 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
 fn real_probes_alone_find_the_same() {
     let mut question = question();
     question.request.to_mut().search = SearchMode::Probes;
-    let mut simulated = Script::new(Evidence::Simulated);
-    let mut real = Script::new(Evidence::Probed);
+    let mut simulated = simulated();
+    let mut real = real();
 
     let found = fit(&question, &mut simulated, Some(&mut real)).recommendation;
 
@@ -246,38 +210,22 @@ fn real_probes_alone_find_the_same() {
 
 #[test]
 fn a_hole_is_never_recommended() {
-    let mut simulated = Script::new(Evidence::Simulated);
-    simulated.holes = vec![98, 97];
+    for (holes, micro_batch) in [(vec![98, 97], 96), ((8..=99).collect(), 7), (vec![1], 98)] {
+        let mut simulated = simulated();
+        simulated.holes = holes;
 
-    let found = fit(&question(), &mut simulated, None).recommendation;
+        let found = fit(&question(), &mut simulated, None).recommendation;
 
-    assert_eq!(found.micro_batch, 96);
-}
-
-#[test]
-fn whatever_leaves_headroom_is_found_below_any_number_of_holes() {
-    let mut simulated = Script::new(Evidence::Simulated);
-    simulated.holes = (8..=99).collect();
-
-    let found = fit(&question(), &mut simulated, None).recommendation;
-
-    assert_eq!(found.micro_batch, 7);
-    assert_eq!(found.missing_bytes, None);
-}
-
-#[test]
-fn a_batch_above_one_is_found_where_one_does_not_fit() {
-    let mut simulated = Script::new(Evidence::Simulated);
-    simulated.holes = vec![1];
-
-    let found = fit(&question(), &mut simulated, None).recommendation;
-
-    assert_eq!(found.micro_batch, 98);
+        assert_eq!(
+            (found.micro_batch, found.missing_bytes),
+            (micro_batch, None)
+        );
+    }
 }
 
 #[test]
 fn a_batch_of_one_without_headroom_is_not_recommended() {
-    let mut simulated = Script::new(Evidence::Simulated);
+    let mut simulated = simulated();
     simulated.fixed = 1080;
     let mut question = question();
 
@@ -305,14 +253,10 @@ fn a_gpu_that_is_lost_is_answered_for_by_simulation_and_not_asked_again() {
         accumulation: 1,
         ..Variant::default()
     });
-    let mut real = Script::new(Evidence::Probed);
+    let mut real = real();
     real.lost_after = 1;
 
-    let found = fit(
-        &question,
-        &mut Script::new(Evidence::Simulated),
-        Some(&mut real),
-    );
+    let found = fit(&question, &mut simulated(), Some(&mut real));
 
     assert_eq!(real.asked, [(1, 100), (1, 101)]);
     for variant in &found.variants {
@@ -331,10 +275,7 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
     question.request.to_mut().search = SearchMode::Probes;
     let cancel = Cancel::default();
     let observer = Observer::new(&Work::quiet(&cancel));
-    let (mut simulated, mut real) = (
-        Script::new(Evidence::Simulated),
-        Script::new(Evidence::Probed),
-    );
+    let (mut simulated, mut real) = (simulated(), real());
     real.lost_after = 1;
     let devices = Devices {
         simulated: &mut simulated,
@@ -348,7 +289,7 @@ fn a_lost_gpu_is_an_error_where_only_real_probes_were_asked_for() {
 
 #[test]
 fn nothing_fits_says_how_much_is_missing() {
-    let mut simulated = Script::new(Evidence::Simulated);
+    let mut simulated = simulated();
     simulated.fixed = 1400;
 
     let found = fit(&question(), &mut simulated, None).recommendation;
@@ -375,7 +316,7 @@ fn a_cancelled_fit_ends_before_the_next_probe() {
         cancel: &cancel,
         progress: &stop,
     });
-    let mut simulated = Script::new(Evidence::Simulated);
+    let mut simulated = simulated();
     let devices = Devices {
         simulated: &mut simulated,
         real: None,

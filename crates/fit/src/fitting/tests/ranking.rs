@@ -4,7 +4,6 @@ use super::script::*;
 use crate::FitResult;
 use crate::fitting::engine::FitSpec;
 use crate::model::{Checkpointing, Compare, Optimizer, Variant};
-use crate::probe::Evidence;
 
 fn adamw() -> Variant {
     Variant::default()
@@ -41,57 +40,41 @@ fn all() -> [Variant; 4] {
 }
 
 #[test]
-fn the_optimizer_listed_first_is_recommended_without_checkpoints() {
-    let question = of(&all(), None);
+fn variants_without_checkpoints_come_first_and_of_those_the_optimizer_that_is_listed_first() {
+    let mut question = of(&all(), None);
 
-    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+    let found = fit(&question, &mut simulated(), None);
 
-    assert_eq!(
-        order(&found),
-        [
-            (Optimizer::Adamw, false, 78),
-            (Optimizer::Adamw, true, 156),
-            (Optimizer::Sgd, false, 98),
-            (Optimizer::Sgd, true, 196),
-        ]
-    );
+    let [adamw, checkpointed_adamw, sgd, checkpointed_sgd] = [
+        (Optimizer::Adamw, false, 78),
+        (Optimizer::Adamw, true, 156),
+        (Optimizer::Sgd, false, 98),
+        (Optimizer::Sgd, true, 196),
+    ];
+    let listed = [adamw, checkpointed_adamw, sgd, checkpointed_sgd];
+    assert_eq!(order(&found), listed);
     assert_eq!(found.recommendation, found.variants[0].recommendation);
     assert_eq!(found.variants[0].cost, None);
-    assert_eq!(
-        found.variants[1].cost.as_deref(),
-        Some("recomputes 8 blocks")
-    );
+    let cost = found.variants[1].cost.as_deref();
+    assert_eq!(cost, Some("recomputes 8 blocks"));
     assert!((found.variants[1].recomputes - 0.9).abs() < f64::EPSILON);
     assert_eq!(
         found.recommendation.notes.last().unwrap(),
         "with checkpointing (per_block) it could be a micro-batch of 156 instead of 78, but 90% of the forward \
          pass's operations would run twice"
     );
-}
 
-#[test]
-fn across_optimizers_the_largest_without_checkpoints_is_recommended() {
-    let mut question = of(&all(), None);
     question.request.to_mut().compare = Compare::AcrossOptimizers;
-
-    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
-
-    assert_eq!(
-        order(&found),
-        [
-            (Optimizer::Sgd, false, 98),
-            (Optimizer::Adamw, false, 78),
-            (Optimizer::Sgd, true, 196),
-            (Optimizer::Adamw, true, 156),
-        ]
-    );
+    let found = fit(&question, &mut simulated(), None);
+    let largest = [sgd, adamw, checkpointed_sgd, checkpointed_adamw];
+    assert_eq!(order(&found), largest);
 }
 
 #[test]
 fn accumulation_comes_before_checkpoints_where_both_make_the_target() {
     let question = of(&all(), Some(1024));
 
-    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+    let found = fit(&question, &mut simulated(), None);
 
     assert_eq!(order(&found)[0], (Optimizer::Adamw, false, 64));
     assert_eq!(found.recommendation.shortfall, 0);
@@ -110,7 +93,7 @@ fn accumulation_comes_before_checkpoints_where_both_make_the_target() {
 #[test]
 fn checkpoints_are_recommended_where_nothing_fits_without() {
     let question = of(&all(), None);
-    let mut simulated = Script::new(Evidence::Simulated);
+    let mut simulated = simulated();
     simulated.per_sample = 900;
 
     let found = fit(&question, &mut simulated, None);
@@ -131,7 +114,7 @@ fn checkpoints_are_recommended_where_nothing_fits_without() {
 #[test]
 fn the_next_optimizer_is_recommended_where_the_first_does_not_fit() {
     let question = of(&all(), None);
-    let mut simulated = Script::new(Evidence::Simulated);
+    let mut simulated = simulated();
     // 1100 MiB beside the activations, and 100 to be had by retries alone; AdamW keeps 200 more.
     simulated.fixed = 900;
 
@@ -150,7 +133,7 @@ fn probes_name_their_variant_by_its_rank_and_say_how_they_accumulated() {
     variants.swap(0, 1);
     let question = of(&variants, Some(1024));
 
-    let found = fit(&question, &mut Script::new(Evidence::Simulated), None);
+    let found = fit(&question, &mut simulated(), None);
 
     for probe in &found.probes {
         let variant = &found.variants[probe.variant as usize];

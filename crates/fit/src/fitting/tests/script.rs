@@ -61,9 +61,7 @@ impl Script {
             asked: Vec::new(),
         }
     }
-}
 
-impl Script {
     /// Seconds of a micro-step.
     fn takes(&self, variant: &Variant, batch: u64) -> Option<f64> {
         let (fixed, per_sample) = self.seconds?;
@@ -165,6 +163,14 @@ impl Runner for Script {
             None => StepTime::Unknown("the script does not say"),
         })
     }
+}
+
+pub(super) fn simulated() -> Script {
+    Script::new(Evidence::Simulated)
+}
+
+pub(super) fn real() -> Script {
+    Script::new(Evidence::Probed)
 }
 
 pub(super) fn sgd() -> Variant {

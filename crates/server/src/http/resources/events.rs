@@ -86,8 +86,7 @@ pub(in crate::http) async fn get_fit_events(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let last = last_event(&headers)?;
-    let follower = app.jobs.events(&id, last).await?;
-    let follower = follower.ok_or_else(|| Problem::no_such("fit", &id))?;
+    let follower = Problem::unless(app.jobs.events(&id, last).await?, "fit", &id)?;
     if follower.is_over() {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }

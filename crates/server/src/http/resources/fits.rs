@@ -234,8 +234,7 @@ pub(in crate::http) async fn get_fit(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<FitDocument>, Problem> {
-    let fit = app.jobs.fit(&id).await?;
-    fit.map(Json).ok_or_else(|| Problem::no_such("fit", &id))
+    Problem::unless(app.jobs.fit(&id).await?, "fit", &id).map(Json)
 }
 
 /// Cancel a fit.

@@ -15,8 +15,8 @@ use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::server::keys::Client;
 use crate::jobs::{
-    AccuracyDocument, JobError, OutcomeDocument, OutcomeStatus, ReportedEnvironment,
-    ReportedOutcome, Reporter, accuracy, add_outcome, outcomes,
+    AccuracyDocument, OutcomeDocument, OutcomeStatus, ReportedEnvironment, ReportedOutcome,
+    Reporter, accuracy, add_outcome, outcomes,
 };
 use crate::store::Time;
 use batchfit_fit::search::ask_tell::Outcome;
@@ -94,8 +94,7 @@ pub(in crate::http) async fn create_outcome(
 ) -> Result<Response, Problem> {
     let now = Time::from(Timestamp::now());
     let name = reporter.named.as_ref().map(|(name, _)| name.clone());
-    let told = add_outcome(app.jobs.db(), &id, &told, reporter, now).await;
-    match told.map_err(JobError::from)? {
+    match add_outcome(app.jobs.db(), &id, &told, reporter, now).await? {
         OutcomeStatus::New(outcome) => Ok((StatusCode::CREATED, Json(outcome)).into_response()),
         OutcomeStatus::Again(outcome) => Ok(Json(outcome).into_response()),
         OutcomeStatus::NameTaken => Err(Problem::new(
@@ -136,9 +135,11 @@ pub(in crate::http) async fn list_outcomes(
 ) -> Result<Json<OutcomeList>, Problem> {
     let limit = parameters.limit()?;
     let before = cursor(&parameters)?;
-    let found = outcomes(app.jobs.db(), &id, before, limit + 1).await;
-    let found = found.map_err(JobError::from)?;
-    let found = found.ok_or_else(|| Problem::no_such("recommendation", &id))?;
+    let found = Problem::unless(
+        outcomes(app.jobs.db(), &id, before, limit + 1).await?,
+        "recommendation",
+        &id,
+    )?;
     let (items, next) = page(found, limit, |outcome| outcome.id.to_string());
     Ok(Json(OutcomeList { items, next }))
 }
@@ -169,8 +170,7 @@ pub(in crate::http) async fn list_accuracy(
     let limit = parameters.limit()?;
     let gpu = parameters.text("gpu");
     let after = cursor(&parameters)?;
-    let found = accuracy(app.jobs.db(), gpu.as_deref(), after, limit + 1).await;
-    let found = found.map_err(JobError::from)?;
+    let found = accuracy(app.jobs.db(), gpu.as_deref(), after, limit + 1).await?;
     let (items, next) = page(found, limit, |row| row.id.to_string());
     Ok(Json(AccuracyList { items, next }))
 }

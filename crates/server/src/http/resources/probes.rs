@@ -101,8 +101,5 @@ pub(in crate::http) async fn get_probe(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<ProbeDocument>, Problem> {
-    let probe = app.jobs.probe_by_id(&id).await?;
-    probe
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("probe", &id))
+    Problem::unless(app.jobs.probe_by_id(&id).await?, "probe", &id).map(Json)
 }

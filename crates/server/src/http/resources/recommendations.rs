@@ -18,7 +18,7 @@ use crate::http::request::uploads::BufferedBody;
 use crate::http::resources::fits::sent;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::server::keys::Client;
-use crate::jobs::{EnqueueOptions, FitDocument, JobError, NearDocument};
+use crate::jobs::{EnqueueOptions, FitDocument, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
 use crate::store::{
@@ -102,8 +102,7 @@ pub(in crate::http) async fn list_recommendations(
         before: parameters.text("cursor"),
         limit: usize::try_from(parameters.limit()?).unwrap_or(usize::MAX),
     };
-    let found = app.jobs.db().recommendations(&filter).await;
-    match found.map_err(JobError::from)? {
+    match app.jobs.db().recommendations(&filter).await? {
         Some(page) => Ok(render(page, app.jobs.db(), &client.id).await),
         None => Err(no_cursor(filter.before.as_deref().unwrap_or_default())),
     }
@@ -145,10 +144,9 @@ pub(in crate::http) async fn get_recommendation(
     Path(id): Path<String>,
 ) -> Result<Json<StoredRecommendation>, Problem> {
     let db = app.jobs.db();
-    let found = db.recommendation(&id).await.map_err(JobError::from)?;
-    found
-        .map(|found| Json(db.as_read_by(&client.id, found)))
-        .ok_or_else(|| Problem::no_such("recommendation", &id))
+    let found = db.recommendation(&id).await?;
+    let found = Problem::unless(found, "recommendation", &id)?;
+    Ok(Json(db.as_read_by(&client.id, found)))
 }
 
 /// Make a recommendation again.
@@ -179,8 +177,11 @@ pub(in crate::http) async fn create_refresh(
         owner: client.id.clone(),
         key: None,
     };
-    let fit = app.jobs.refresh(&id, asking, now).await?;
-    let fit = fit.ok_or_else(|| Problem::no_such("recommendation", &id))?;
+    let fit = Problem::unless(
+        app.jobs.refresh(&id, asking, now).await?,
+        "recommendation",
+        &id,
+    )?;
     sent(&app, &client, fit, patience, |_| ()).await
 }
 

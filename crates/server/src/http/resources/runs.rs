@@ -14,7 +14,6 @@ use crate::http::request::parameters::{Parameters, no_cursor, page};
 use crate::http::request::uploads::on_thread;
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
-use crate::jobs::JobError;
 use crate::replay::ReplayReport;
 use crate::store::{JsonText, VirtualRun};
 use crate::virtual_gpu::Answer;
@@ -55,11 +54,11 @@ pub(in crate::http) async fn list_runs(
     let before = parameters.text("cursor");
     let db = app.jobs.db();
     if let Some(before) = &before {
-        let found = db.virtual_run(before).await.map_err(JobError::from)?;
+        let found = db.virtual_run(before).await?;
         found.ok_or_else(|| no_cursor(before))?;
     }
-    let runs = db.virtual_runs(before.as_deref(), limit + 1).await;
-    let (items, next) = page(runs.map_err(JobError::from)?, limit, |run| run.id.clone());
+    let runs = db.virtual_runs(before.as_deref(), limit + 1).await?;
+    let (items, next) = page(runs, limit, |run| run.id.clone());
     Ok(Json(RunList { items, next }))
 }
 
@@ -76,10 +75,8 @@ pub(in crate::http) async fn get_run(
 ) -> Result<Response, Problem> {
     // Until it is written: it may be megabytes.
     let _permit = app.long_answers.acquire().await;
-    let found = app.jobs.db().virtual_run(&id).await;
-    let (run, answer) = found
-        .map_err(JobError::from)?
-        .ok_or_else(|| Problem::no_such("run", &id))?;
+    let found = app.jobs.db().virtual_run(&id).await?;
+    let (run, answer) = Problem::unless(found, "run", &id)?;
     let is_long = answer.as_str().len() > large::PART;
     let document = RunDocument { run, answer };
     if !is_long {
@@ -104,7 +101,6 @@ pub(in crate::http) async fn get_run_step(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let db = app.jobs.db().clone();
-    let step = large::step_of_run(db, id.clone(), ReadsGzip::of(&headers)).await;
-    step.map_err(JobError::from)?
-        .ok_or_else(|| Problem::no_such("step of a run", &id))
+    let step = large::step_of_run(db, id.clone(), ReadsGzip::of(&headers)).await?;
+    Problem::unless(step, "step of a run", &id)
 }

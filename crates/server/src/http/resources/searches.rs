@@ -214,10 +214,7 @@ pub(in crate::http) async fn get_search(
     client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<SearchDocument>, Problem> {
-    let search = app.jobs.search(&id, client.owner()).await?;
-    search
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("search", &id))
+    Problem::unless(app.jobs.search(&id, client.owner()).await?, "search", &id).map(Json)
 }
 
 /// Cancel a search.

@@ -29,8 +29,7 @@ pub(in crate::http) async fn get_fit_format(
     Path((id, format)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let form = Form::named(&format).ok_or_else(|| Problem::no_such("format", &format))?;
-    let answer = app.jobs.answer(&id).await?;
-    let answer = answer.ok_or_else(|| Problem::no_such("fit", &id))?;
+    let answer = Problem::unless(app.jobs.answer(&id).await?, "fit", &id)?;
     // An answer may be megabytes.
     let text = tokio::task::spawn_blocking(move || render(&id, form, &answer)).await;
     let text =

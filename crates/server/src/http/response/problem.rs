@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use crate::jobs::{EngineError, JobError};
 use crate::limits::shorten;
 use crate::model::RequestError;
-use crate::store::Fault;
+use crate::store::{Fault, StoreError};
 
 /// The media type of problem documents.
 pub(in crate::http) const PROBLEM_JSON: &str = "application/problem+json";
@@ -212,6 +212,11 @@ impl Problem {
         )
     }
 
+    /// What was found, or that there is no `what` called `id`.
+    pub fn unless<T>(found: Option<T>, what: &str, id: &str) -> Result<T, Problem> {
+        found.ok_or_else(|| Problem::no_such(what, id))
+    }
+
     /// A fault of ours: the log gets what happened, the caller only that it did.
     fn internal(error: &(dyn Error + 'static)) -> Problem {
         tracing::error!(error, "could not answer a request: {error}");
@@ -265,6 +270,12 @@ pub(in crate::http) fn what_to_do(fault: Fault) -> &'static str {
         Fault::Damaged => "it is damaged: `batchfit db check` says where",
         Fault::Unreachable => "its server is not reached: is it started, and reached from here?",
         Fault::Other => "the log of the service says why",
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        Problem::from(JobError::from(error))
     }
 }
 

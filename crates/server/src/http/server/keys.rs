@@ -23,7 +23,7 @@ use tracing::Span;
 
 use crate::http::response::problem::{Code, Problem};
 use crate::http::{App, page};
-use crate::jobs::{JobError, Share};
+use crate::jobs::Share;
 use crate::store::{ApiKey, Db, Scope};
 
 /// How long the keys that were read are taken for those that there are.
@@ -301,7 +301,7 @@ impl Keys {
         if let Some(fresh) = self.fresh(now()) {
             return Ok(fresh);
         }
-        let keys = self.db.keys().await.map_err(JobError::from)?;
+        let keys = self.db.keys().await?;
         let before = self.latest().map(|(_, known)| known).unwrap_or_default();
         let keys = keys.into_iter().filter(|key| key.revoked_at.is_none());
         let keys = keys.map(|key| {

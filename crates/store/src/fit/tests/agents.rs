@@ -7,11 +7,7 @@ use crate::engine::Connection;
 async fn keys_take_turns_at_agents() {
     let db = TestDatabase::new().await;
     for (id, owner) in [("1", "a"), ("2", "a"), ("3", "b"), ("4", "b"), ("5", "a")] {
-        let fit = NewFit {
-            owner: owner.to_owned(),
-            ..new(id, "agent h200 x1")
-        };
-        db.enqueue(&fit, Reuse::Finished, 100, SPACE).await.unwrap();
+        ask(&db, id, owner, "agent h200 x1").await;
     }
     let order = async || {
         let waiting = db
@@ -22,9 +18,7 @@ async fn keys_take_turns_at_agents() {
         ids.collect::<String>()
     };
     assert_eq!(order().await, "13245");
-    let (holder, until) = (&LeaseOwner::server("agent"), Time(9));
-    let claimed = db.claim_one("1", Lease { holder, until }, 0, Time(1)).await;
-    assert!(claimed.unwrap().is_some());
+    claim_one(&db, &LeaseOwner::server("agent"), 1, 9).await;
     assert_eq!(order().await, "3425");
 }
 
@@ -34,9 +28,8 @@ async fn an_answer_is_that_of_a_fit_which_waits_for_its_next_attempt() {
     db.run("UPDATE fit SET fingerprint = 'same', owner = id")
         .await
         .unwrap();
-    let (holder, until) = (&LeaseOwner::server("agent"), Time(9));
-    let claimed = db.claim_one("1", Lease { holder, until }, 0, Time(1)).await;
-    let claimed = claimed.unwrap().unwrap();
+    let holder = &LeaseOwner::server("agent");
+    let claimed = claim_one(&db, holder, 1, 9).await;
     let answer = async |id: &str, number| {
         let attempt = attempt(id, number, holder);
         db.finish(attempt, &Value::Null, &[], Time(3))
@@ -61,9 +54,8 @@ async fn an_answer_is_that_of_a_fit_which_waits_for_its_next_attempt() {
 #[tokio::test]
 async fn an_agents_answer_is_given_where_agents_answer_until_its_key_is_revoked() {
     let db = queue(&[("1", "agent sim h200 x1")]).await;
-    let issued = ApiKey::issue("k".to_owned(), "node", Scope::Agent, &[7; 32], Time(1));
-    assert!(db.add_key(&issued.unwrap().0).await.unwrap());
-    db.run("UPDATE fit SET state = 'done', result = '{}', finished_at = 2, answered_by = 'k'")
+    add_key(&db, "node", Scope::Agent).await;
+    db.run("UPDATE fit SET state = 'done', result = '{}', finished_at = 2, answered_by = 'node'")
         .await
         .unwrap();
     let asked = async |lane: &str| {
@@ -71,9 +63,9 @@ async fn an_agents_answer_is_given_where_agents_answer_until_its_key_is_revoked(
             fingerprint: "1".to_owned(),
             ..new("2", lane)
         };
-        let asked = db.enqueue(&again, Reuse::Finished, 10, SPACE).await;
+        let asked = add(&db, &again).await;
         db.run("DELETE FROM fit WHERE id = '2'").await.unwrap();
-        asked.unwrap()
+        asked
     };
     let known = Enqueued::Same("1".to_owned());
     let found = async || db.finished_fit("1", true).await.unwrap();
@@ -89,22 +81,12 @@ async fn an_agents_answer_is_given_where_agents_answer_until_its_key_is_revoked(
 #[tokio::test]
 async fn what_an_agent_did_not_work_does_not_count_once() {
     let db = TestDatabase::new().await;
-    let fit = NewFit {
-        terms: FitTerms {
-            timeout_seconds: Some(2),
-            ..FitTerms::default()
-        },
-        ..new("1", "agent h200 x1")
-    };
-    db.enqueue(&fit, Reuse::Finished, 1, SPACE).await.unwrap();
+    add(&db, &limited(2)).await;
     let holder = crate::agent::holder("a");
     let claim = async |now| {
-        let lease = Lease {
-            holder: &holder,
-            until: Time(now + 500),
-        };
-        let claimed = db.claim_one("1", lease, 0, Time(now)).await.unwrap();
-        claimed.unwrap().timeout_seconds
+        claim_one(&db, &holder, now, now + 500)
+            .await
+            .timeout_seconds
     };
     assert_eq!(claim(1_000).await, Some(2));
     // No server is there for eight seconds, and no agent when there is one again.
@@ -125,27 +107,18 @@ async fn what_an_agent_did_not_work_does_not_count_once() {
 async fn cards_are_those_of_one_agent_that_stays() {
     let db = TestDatabase::new().await;
     let card = |kind: &str, simulated| serde_json::json!({"kind": kind, "simulated": simulated});
+    let two = |kind: &str| [card(kind, false), card(kind, false)];
     for (name, duty, seen, cards) in [
         ("busy", "ready", 9, [card("h200", true), card("l4", true)]),
         (
-            "cordoned",
+            "both",
             "cordoned",
             9,
             [card("h200", false), card("h200", true)],
         ),
-        (
-            "ends",
-            "draining",
-            9,
-            [card("l4", false), card("l4", false)],
-        ),
-        ("lost", "ready", 4, [card("l4", false), card("l4", false)]),
-        (
-            "more",
-            "ready",
-            9,
-            [card("a100-40g", false), card("a100-40g", false)],
-        ),
+        ("ends", "draining", 9, two("l4")),
+        ("lost", "ready", 4, two("l4")),
+        ("more", "ready", 9, two("a100-40g")),
     ] {
         let cards = Value::from(cards.to_vec());
         let row = format!(
@@ -190,4 +163,38 @@ async fn what_a_full_disk_does_not_take_is_an_error() {
     let next = db.claim(ParallelSimulated(2), Lease { holder, until }, Time(2));
     let next = next.await;
     assert!(next.is_err(), "{next:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_is_no_work() {
+    const HOUR: i64 = 3_600_000;
+    let db = TestDatabase::new().await;
+    add(&db, &limited(60)).await;
+    let holder = crate::agent::holder("a");
+    let mut left = Vec::new();
+    // Each attempt has a lease of ten seconds, and is given back, or lost, an hour early or late.
+    for (number, set_by) in [-HOUR, HOUR, HOUR, -HOUR].into_iter().enumerate() {
+        let claimed = claim_one(&db, &holder, 2 * HOUR, 2 * HOUR + 10_000).await;
+        left.push(claimed.timeout_seconds.unwrap());
+        let now = Time(2 * HOUR + set_by);
+        if number == 2 {
+            assert_eq!(db.expired(now, &me(), 10_000).await.unwrap(), 1);
+        } else if number == 3 {
+            // A server that starts then.
+            db.spare_agents(Time(now.0 + 10_000)).await.unwrap();
+            db.give_back(&holder, None, Time(now.0 + 5_000))
+                .await
+                .unwrap();
+        } else {
+            db.give_back(&holder, None, now).await.unwrap();
+        }
+    }
+    let claimed = claim_one(&db, &holder, 0, 10_000).await;
+    left.push(claimed.timeout_seconds.unwrap());
+    assert_eq!(left, [60, 60, 50, 40, 35]);
+
+    db.clock_was_set(HOUR).await.unwrap();
+    let moved = &db.running_fits(Some(&holder)).await.unwrap()[0];
+    assert_eq!(moved.lease_until, Some(Time(HOUR + 10_000)));
+    assert_eq!(moved.time_limit, Some(Time(HOUR + 35_000)));
 }

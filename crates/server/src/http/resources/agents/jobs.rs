@@ -35,8 +35,12 @@ pub(in crate::http) async fn create_claim(
     client: Client,
     JsonBody(claim): JsonBody<Claim>,
 ) -> Result<Json<ClaimDocument>, Problem> {
-    let job = app.jobs.claim_job(&id, &client.id, &claim).await?;
-    job.map(Json).ok_or_else(|| Problem::no_such("agent", &id))
+    Problem::unless(
+        app.jobs.claim_job(&id, &client.id, &claim).await?,
+        "agent",
+        &id,
+    )
+    .map(Json)
 }
 
 /// Get what is asked in a job.
@@ -62,10 +66,12 @@ pub(in crate::http) async fn get_job_request(
         (bytes, answer)
     };
     let jobs = &app.jobs;
-    let request = jobs
-        .request_of_job(&id, &client.id, &attempt, write)
-        .await?;
-    let ((bytes, answer), turn) = request.ok_or_else(|| Problem::no_such("agent", &id))?;
+    let ((bytes, answer), turn) = Problem::unless(
+        jobs.request_of_job(&id, &client.id, &attempt, write)
+            .await?,
+        "agent",
+        &id,
+    )?;
     // Until it is sent it is in memory, compressed. The next one is read meanwhile.
     let sending = match turn {
         Some(_turn) => permit_to_send(bytes).await?,
@@ -95,10 +101,12 @@ pub(in crate::http) async fn create_progress(
     client: Client,
     JsonBody(news): JsonBody<JobNews>,
 ) -> Result<Json<LeaseDocument>, Problem> {
-    let lease = app.jobs.renew_job(&id, &client.id, &attempt, news).await?;
-    lease
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("agent", &id))
+    Problem::unless(
+        app.jobs.renew_job(&id, &client.id, &attempt, news).await?,
+        "agent",
+        &id,
+    )
+    .map(Json)
 }
 
 /// Bring the answer of a job.

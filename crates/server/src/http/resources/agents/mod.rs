@@ -109,10 +109,7 @@ pub(in crate::http) async fn get_agent(
     State(app): State<App>,
     Path(id): Path<String>,
 ) -> Result<Json<AgentDocument>, Problem> {
-    let agent = app.jobs.agent(&id).await?;
-    agent
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("agent", &id))
+    Problem::unless(app.jobs.agent(&id).await?, "agent", &id).map(Json)
 }
 
 /// Drain or cordon an agent, or have it take more again.
@@ -130,10 +127,7 @@ pub(in crate::http) async fn change_agent(
     Path(id): Path<String>,
     JsonBody(change): JsonBody<AgentChange>,
 ) -> Result<Json<AgentDocument>, Problem> {
-    let agent = app.jobs.set_duty(&id, change.state).await?;
-    agent
-        .map(Json)
-        .ok_or_else(|| Problem::no_such("agent", &id))
+    Problem::unless(app.jobs.set_duty(&id, change.state).await?, "agent", &id).map(Json)
 }
 
 /// Forget an agent.
