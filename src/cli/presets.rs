@@ -1,11 +1,10 @@
 //! `batchfit presets`.
 
-use serde_json::{Value, json};
-
 use super::Outcome;
 use super::arguments::Presets;
 use super::error::CliError;
 use crate::cli::terminal::output;
+use crate::jobs::PresetDocument;
 use crate::limits::shorten;
 use crate::model;
 use crate::report;
@@ -22,22 +21,7 @@ pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
         );
         return Err(CliError::flag("PART", problem));
     }
-    let items: Vec<Value> = listed().map(document).collect();
+    let items: Vec<PresetDocument> = listed().map(PresetDocument::from).collect();
     output::list(arguments.json, &items, || report::presets(listed()))?;
     Ok(Outcome::Answered)
-}
-
-/// An item of `GET /v1/presets`.
-fn document(preset: &model::Preset) -> Value {
-    let overrides: Vec<Value> = preset
-        .overrides
-        .iter()
-        .map(|size| json!({ "name": size.name, "default": size.default, "summary": size.summary }))
-        .collect();
-    json!({
-        "name": preset.name,
-        "summary": preset.summary,
-        "parameters": preset.parameters,
-        "overrides": overrides,
-    })
 }

@@ -147,6 +147,10 @@ fn presets_are_listed_for_people_and_programs() {
             .iter()
             .any(|preset| preset["name"] == "resnet50" && preset["parameters"] == 25_557_032)
     );
+    let gpt2 = items
+        .iter()
+        .find(|preset| preset["name"] == "openai-community/gpt2");
+    assert_eq!(gpt2.unwrap()["overrides"][0]["assumed"], 1_024);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod events;
 mod lanes;
 mod leases;
 mod outcomes;
+mod presets;
 mod probes;
 mod queue;
 mod readiness;
@@ -38,6 +39,7 @@ pub use outcomes::{
     RejectReasonDocument, ReportedEnvironment, ReportedOutcome, Reporter, accuracy, add_outcome,
     followed, learn_before, nearest, outcomes, question_of,
 };
+pub use presets::PresetDocument;
 pub use probes::ProbeRequest;
 pub use queue::{Cancellation, EnqueueOptions, JobError, Jobs, Limits};
 pub use readiness::NotReadyReason;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::response::problem::Problem;
-use crate::jobs::{CardDocument, DeviceSummary, MachineDocument, cards, machines};
+use crate::jobs::{CardDocument, DeviceSummary, MachineDocument, PresetDocument, cards, machines};
 use crate::model;
 
 /// All cards.
@@ -71,41 +71,11 @@ pub(in crate::http) async fn list_devices(
     Ok(Json(DeviceList { items, next: None }))
 }
 
-/// A model that a request may name.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Preset {
-    /// What `model.preset` says: a name of torchvision's, or an id of the Hugging Face hub.
-    #[schema(example = "resnet50")]
-    name: &'static str,
-    /// What it is, in a sentence.
-    summary: &'static str,
-    /// Elements of its parameters, without overrides.
-    parameters: u64,
-    /// What a request may say beside `preset`.
-    overrides: Vec<Override>,
-}
-
-/// A size that a request may change.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct Override {
-    /// The member beside `preset`.
-    #[schema(example = "num_classes")]
-    name: &'static str,
-    /// Its value when it is absent; null where the request has to say it, unless the model's config does.
-    default: Option<u64>,
-    /// Its value where `model` is nothing but the name; missing where there is a default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(required = false)]
-    assumed: Option<u64>,
-    /// What it is.
-    summary: &'static str,
-}
-
 /// All presets.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct PresetList {
     /// Families together, smaller ones first.
-    items: Vec<Preset>,
+    items: Vec<PresetDocument>,
     /// Always null: there is one page.
     next: Option<String>,
 }
@@ -115,24 +85,7 @@ pub(in crate::http) struct PresetList {
     responses((status = 200, body = PresetList, description = "All presets")))]
 pub(in crate::http) async fn list_presets() -> Json<PresetList> {
     Json(PresetList {
-        items: model::presets().map(Preset::from).collect(),
+        items: model::presets().map(PresetDocument::from).collect(),
         next: None,
     })
-}
-
-impl From<&model::Preset> for Preset {
-    fn from(preset: &model::Preset) -> Preset {
-        let overrides = preset.overrides.iter().map(|size| Override {
-            name: size.name,
-            default: size.default,
-            assumed: model::assumed_tokens_of(preset.name).filter(|_| size.name == "seq_len"),
-            summary: size.summary,
-        });
-        Preset {
-            name: preset.name,
-            summary: preset.summary,
-            parameters: preset.parameters,
-            overrides: overrides.collect(),
-        }
-    }
 }

@@ -86,6 +86,11 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         return Ok(On { card, count, note });
     }
     let mut found = called(&wanted);
+    if let (true, Some(2..), Some(one)) = (found.is_empty(), count, wanted.strip_suffix('s'))
+        && called(&format!("{one}super")).is_empty()
+    {
+        found = called(one); // `2x3090s`; of a `4080s` nobody knows whether it is the Super
+    }
     // `RTX 4090 24GB` says what it has as well.
     if let (true, Some((own, size))) = (found.is_empty(), name.trim().rsplit_once(' ')) {
         let is_so = described(size);
@@ -417,6 +422,9 @@ mod tests {
             ("A100-SXM4-80GB x 8", "a100-80g", 8),
             ("8x H100 SXM5 (80GB)", "h100-80g", 8),
             ("4xA100 PCIe", "a100-pcie-40g", 4),
+            ("4 3090s", "rtx3090", 4),
+            ("8xL40S", "l40s", 8),
+            ("2x RTX A6000s", "rtxa6000", 2),
         ] {
             assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
         }
@@ -437,6 +445,7 @@ mod tests {
             ("ä100", "unknown card"),
             ("-8xh100", "unknown card"),
             ("8", "unknown card"),
+            ("2x4080s", "unknown card"),
             ("💥", "lacks the name of a card"),
         ] {
             let refused = parse(text).unwrap_err().to_string();
