@@ -262,7 +262,7 @@ fn wanted(
 ) -> Result<Vec<ConvolutionLayer>, CliError> {
     let mut layers: Vec<ConvolutionLayer> = first.iter().copied().collect();
     let Some(path) = &arguments.layers else {
-        let mut known: Vec<_> = WorkspaceTable::h200().layers().copied().collect();
+        let mut known = WorkspaceTable::h200().layers();
         known.sort_unstable();
         layers.extend(known.into_iter().filter(|layer| !first.contains(layer)));
         return Ok(layers);

@@ -161,11 +161,7 @@ impl Library {
             for pass in ConvolutionPass::ALL {
                 for dtype in DTYPES {
                     let result = of(&layer.call(pass, dtype, 1));
-                    let call = Call {
-                        layer: *layer,
-                        pass,
-                        dtype,
-                    };
+                    let call = Call { layer, pass, dtype };
                     by_result.entry(result).or_default().push(call);
                 }
             }

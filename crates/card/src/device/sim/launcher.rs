@@ -130,12 +130,14 @@ impl SimulatedLauncher {
         let of_grouped_volumes = estimated
             .iter()
             .any(|(call, (kind, _))| *kind == Kind::Estimated && call.volumes && call.groups > 1);
+        // Before a table is read: most models have no convolution.
+        let short_by = estimated.into_values().map(|(_, bytes)| bytes).max()?;
         let from = self.workspaces.estimated_from();
         let named = |product: &str| product.trim_start_matches("NVIDIA ").to_owned();
         Some(Estimates {
             asked,
             estimated: others,
-            short_by: estimated.into_values().map(|(_, bytes)| bytes).max()?,
+            short_by,
             of_grouped_volumes,
             products: [self.product, from.card().unwrap_or(MEASURED)].map(named),
             is_asked: from.is_asked(),

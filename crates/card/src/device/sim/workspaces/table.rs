@@ -1,6 +1,7 @@
 //! Reading a recorded table and answering from it.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::OnceLock;
 
@@ -55,8 +56,9 @@ pub struct WorkspaceTable {
 struct Contents {
     grids: Vec<Vec<u64>>,
     blocks: Vec<Block>,
-    /// Which block holds a layer. The keys are the table's own, so no sender can choose them to collide.
-    layers: HashMap<ConvolutionLayer, usize, FixedState>,
+    /// For each layer a number made of it and the block that holds it, in the order of these numbers: with the layers themselves, the
+    /// tables of compute capability 9.0 would take 15 MiB.
+    layers: Vec<(u64, u32)>,
     /// Made when a layer is first asked about that is not here.
     neighbours: OnceLock<Neighbours>,
 }
@@ -160,12 +162,17 @@ impl WorkspaceTable {
 
     /// Whether a layer is recorded.
     pub fn holds(&self, layer: &ConvolutionLayer) -> bool {
-        self.contents().layers.contains_key(layer)
+        self.contents().section(layer).is_some()
     }
 
-    /// The layers that are recorded, in no particular order.
-    pub fn layers(&self) -> impl Iterator<Item = &ConvolutionLayer> {
-        self.contents().layers.keys()
+    /// The layers that are recorded, in no particular order; read anew each time.
+    pub fn layers(&self) -> Vec<ConvolutionLayer> {
+        if let Ok((head, _)) = read_head(self.file) {
+            let of_blocks = blocks(&head).filter_map(Result::ok);
+            return of_blocks.flat_map(|(_, layers)| layers).flatten().collect();
+        }
+        let sections = self.contents().blocks.iter().map(Block::sections);
+        sections.flat_map(HashMap::keys).copied().collect()
     }
 
     /// How many layers are recorded.
@@ -206,9 +213,8 @@ impl WorkspaceTable {
     /// The plans for a call of a recorded layer.
     pub(super) fn recorded_plans(&self, call: &Convolution) -> Option<Listed<'_>> {
         let contents = self.contents();
-        let layer = call.layer;
-        let block = &contents.blocks[*contents.layers.get(&layer)?];
-        let mut jobs = block.sections().get(&layer)?.jobs(&contents.grids).iter();
+        let section = contents.section(&call.layer)?;
+        let mut jobs = section.jobs(&contents.grids).iter();
         let (.., job) = jobs.find(|(dtype, pass, _)| (*dtype, *pass) == (call.dtype, call.pass))?;
         Some(job.plans(&contents.grids[job.grid], call.batch.max(1)))
     }
@@ -236,42 +242,40 @@ impl WorkspaceTable {
         let contents = self.contents();
         contents
             .neighbours
-            .get_or_init(|| Neighbours::of(contents.layers.keys().copied()))
+            .get_or_init(|| Neighbours::of(self.layers()))
     }
 }
 
 impl Contents {
     /// Reads a table's file.
     fn read(file: &'static [u8]) -> Result<Contents, TableError> {
-        let mut decoder = GzDecoder::new(file);
-        let mut text = String::new();
-        let mut bounded = (&mut decoder).take(LONGEST_HEAD + 1);
-        bounded
-            .read_to_string(&mut text)
-            .map_err(|source| TableError::Compression { source })?;
-        if text.len() as u64 > LONGEST_HEAD {
-            let source = std::io::Error::other("its head unpacks to more than 16 MiB");
-            return Err(TableError::Compression { source });
-        }
-        let mut rest = decoder.into_inner();
-        let mut contents = Contents::parse(&text)?;
-        contents.layers.reserve(LAYERS);
-        for block in text.lines().filter_map(|line| line.strip_prefix("block ")) {
-            let (length, layers) = block.split_once(' ').ok_or(TableError::Block)?;
-            let length = length.parse().map_err(|_| TableError::Block)?;
+        let (head, mut rest) = read_head(file)?;
+        let mut contents = Contents::parse(&head)?;
+        for (number, block) in (0..).zip(blocks(&head)) {
+            let (length, layers) = block?;
             let (compressed, after) = rest.split_at_checked(length).ok_or(TableError::Block)?;
             rest = after;
-            let number = contents.blocks.len();
-            for layer in layers.split(' ') {
-                let layer = parse_layer(layer).ok_or(TableError::Block)?;
-                contents.layers.insert(layer, number);
+            for layer in layers {
+                let layer = layer.ok_or(TableError::Block)?;
+                contents.layers.push((number_of(&layer), number));
             }
             contents.blocks.push(Block {
                 compressed,
                 sections: OnceLock::new(),
             });
         }
+        contents.layers.sort_unstable();
         Ok(contents)
+    }
+
+    /// What is said of a layer.
+    fn section(&self, layer: &ConvolutionLayer) -> Option<&Section> {
+        let number = number_of(layer);
+        let first = self.layers.partition_point(|(other, _)| *other < number);
+        let of_number = self.layers[first..]
+            .iter()
+            .take_while(|(other, _)| *other == number);
+        { of_number }.find_map(|(_, block)| self.blocks[*block as usize].sections().get(layer))
     }
 
     /// Reads the text of a table.
@@ -289,7 +293,6 @@ impl Contents {
                 "grid" => contents.grids.push(parse_grid(rest).ok_or_else(malformed)?),
                 "layer" => {
                     let layer = parse_layer(rest).ok_or_else(malformed)?;
-                    contents.layers.insert(layer, 0);
                     section = Some(sections.entry(layer).or_insert_with(Section::new));
                 }
                 "job" => {
@@ -302,6 +305,8 @@ impl Contents {
             }
         }
         if !sections.is_empty() {
+            contents.layers = sections.keys().map(|layer| (number_of(layer), 0)).collect();
+            contents.layers.sort_unstable();
             contents.blocks.push(Block {
                 compressed: &[],
                 sections: OnceLock::from(sections),
@@ -364,8 +369,37 @@ impl Section {
     }
 }
 
-/// Room that is made for layers at once: more than the table has.
-const LAYERS: usize = 10_000;
+/// The text of a file before its blocks, and these.
+fn read_head(file: &'static [u8]) -> Result<(String, &'static [u8]), TableError> {
+    let mut decoder = GzDecoder::new(file);
+    let mut text = String::new();
+    let compression = |source| TableError::Compression { source };
+    let mut bounded = (&mut decoder).take(LONGEST_HEAD + 1);
+    bounded.read_to_string(&mut text).map_err(compression)?;
+    if text.len() as u64 > LONGEST_HEAD {
+        let source = std::io::Error::other("its head unpacks to more than 16 MiB");
+        return Err(TableError::Compression { source });
+    }
+    Ok((text, decoder.into_inner()))
+}
+
+/// What a head says of each block: its bytes, and the layers in it.
+fn blocks(
+    head: &str,
+) -> impl Iterator<Item = Result<(usize, impl Iterator<Item = Option<ConvolutionLayer>>), TableError>>
+{
+    let lines = head.lines().filter_map(|line| line.strip_prefix("block "));
+    lines.map(|block| {
+        let (length, layers) = block.split_once(' ').ok_or(TableError::Block)?;
+        let length = length.parse().map_err(|_| TableError::Block)?;
+        Ok((length, layers.split(' ').map(parse_layer)))
+    })
+}
+
+/// A number that hardly two layers have in common.
+fn number_of(layer: &ConvolutionLayer) -> u64 {
+    FixedState::default().hash_one(layer)
+}
 
 /// The lines between the first and the grids.
 fn read_provenance(text: impl BufRead) -> std::io::Result<Vec<(String, String)>> {
