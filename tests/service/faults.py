@@ -31,48 +31,12 @@ import threading
 import time
 import urllib.request
 
-from served import Server, asked, check, quick_check, rss_mib, run, states, until
+from served import Clock, Server, asked, check, quick_check, rss_mib, run, states, until
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "attack"))
 
 DAY = 86_400
 YEAR = 365 * DAY
-
-# What the C library says of the time of day, so many seconds off as the first eight bytes of a file say. Time that only counts up is left alone.
-SHIM = r"""
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-static volatile long none, *off = &none;
-__attribute__((constructor)) static void begin(void) {
-  int file = open(getenv("CLOCK_OFF"), O_RDONLY);
-  void *page = file < 0 ? MAP_FAILED : mmap(0, 8, PROT_READ, MAP_SHARED, file, 0);
-  if (page != MAP_FAILED) off = page;
-}
-int clock_gettime(clockid_t clock, struct timespec *now) {
-  int status = syscall(SYS_clock_gettime, clock, now);
-  if (!status && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += *off;
-  return status;
-}
-int gettimeofday(struct timeval *now, void *zone) {
-  struct timespec time;
-  clock_gettime(CLOCK_REALTIME, &time);
-  now->tv_sec = time.tv_sec;
-  now->tv_usec = time.tv_nsec / 1000;
-  return 0;
-}
-time_t time(time_t *to) {
-  struct timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  if (to) *to = now.tv_sec;
-  return now.tv_sec;
-}
-"""
-
 
 def question(number, model="resnet50"):
     """Different for each number, and some tens of milliseconds of work."""
@@ -143,19 +107,12 @@ def frozen(batchfit, folder, stops=5, seconds=6):
 
 
 def clock(batchfit, folder):
-    shim, source, off = folder / "clock.so", folder / "clock.c", folder / "off"
-    source.write_text(SHIM)
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source], check=True)
-    off.write_bytes((0).to_bytes(8, "little", signed=True))
-
-    def set_off(seconds):
-        with open(off, "r+b") as file:
-            file.write(seconds.to_bytes(8, "little", signed=True))
+    own = Clock(folder)
 
     def start():
         # Uploads expire after 8 s, so what is old is looked for every 2 s.
         return Server(batchfit, folder / "clock.db", "--keep-days", 1, "--upload-expiry", 8,
-                      environment={"LD_PRELOAD": str(shim), "CLOCK_OFF": str(off)})
+                      environment=own.environment)
 
     lost = []
     with contextlib.ExitStack() as stack:
@@ -173,7 +130,7 @@ def clock(batchfit, folder):
             events = []
             follower = threading.Thread(target=follow, args=(server, waiting[number + 7], events))
             follower.start()
-            set_off(jump)
+            own.set_off(jump)
             later = ask(server, range(number + 8, number + 10))
             number += 10
             until(lambda: all_done(server, {**waiting, **later}), f"fits are done after a jump of {jump} s")
@@ -195,7 +152,7 @@ def clock(batchfit, folder):
         # Another server while the clock is ahead; and after it was set right.
         for jump in (40 * DAY, 0):
             server.kill()
-            set_off(jump)
+            own.set_off(jump)
             server = stack.enter_context(start())
             time.sleep(3)
             gone = [id for id in ids.values() if server.call(f"/v1/fits/{id}")[0] != 200]

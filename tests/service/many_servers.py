@@ -2,13 +2,14 @@
 """Two servers on one PostgreSQL, and what becomes of what was accepted when they, or the database, are killed.
 
 Clients ask either server for fits of their own and for some that all of them ask, with an `Idempotency-Key`, and ask again until
-they have an answer. Meanwhile servers are killed (as `kill -9` does) and started again, and then the database is. In the end every fit
-that was accepted is done under its id, every question has one answer wherever it is read, and no row says that somebody still works.
+they have an answer. Answers are kept for a day, and the clock of the first server is 25 hours ahead. Meanwhile servers are killed (as
+`kill -9` does) and started again, and then the database is. In the end every fit that was accepted is done under its id and its key, every
+question has one answer wherever it is read, and no row says that somebody still works.
 
 Prints a table. The database is a cluster of its own in a temporary folder (Debian's `postgresql`), as `tests/service/postgres.sh` starts
 one; as root it runs as the user `postgres`.
 
-Usage: tests/service/many_servers.py BATCHFIT [--kills 6] [--restarts 2] [--seed N]    (Linux, Python 3.9, no GPU; about 3 minutes)
+Usage: tests/service/many_servers.py BATCHFIT [--kills 6] [--restarts 2] [--seed N]    (Linux, Python 3.9, a C compiler, no GPU; about 3 minutes)
 """
 import argparse
 import contextlib
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 
-from served import Failed, Server, check, free_port, until
+from served import Clock, Failed, Server, check, free_port, until
 
 LOST = (OSError, json.JSONDecodeError, http.client.HTTPException)
 CLIENTS = 4
@@ -72,12 +73,16 @@ class Servers:
     def __init__(self, batchfit, database, folder):
         self.batchfit, self.database, self.folder = batchfit, database, folder
         self.all, self.started = [None, None], 0
+        self.clock = Clock(folder)
+        self.clock.set_off(25 * 3600)
         for place in range(len(self.all)):
             self.start(place)
 
     def start(self, place):
         self.started += 1
-        self.all[place] = Server(self.batchfit, self.folder / f"server{self.started}.db", url=self.database.url)
+        # What is old is looked for every 2 s.
+        self.all[place] = Server(self.batchfit, self.folder / f"server{self.started}.db", "--keep-days", 1, "--upload-expiry", 8, url=self.database.url,
+                                 environment=self.clock.environment if place == 0 else None)
 
     def replace(self, place):
         self.all[place].kill()
@@ -156,7 +161,7 @@ def main():
             before = accepted()
             until(lambda: accepted() >= before + 10, "clients are served")
             time.sleep(chance.uniform(0, 1))
-            took = servers.replace(kill % 2)
+            took = servers.replace(1 - kill % 2)
             print(f"server killed    {accepted():5} accepted; another one served after {took:.1f} s")
         for _ in range(arguments.restarts):
             before = accepted()
@@ -189,6 +194,8 @@ def main():
                 wrong.append(f"{limit} MiB has {len(answers)} answers")
         twice = database.ask("SELECT count(*) FROM (SELECT fingerprint FROM fit WHERE state = 'done' GROUP BY fingerprint HAVING count(*) > 1) AS twice")
         check(not wrong, "\n".join(wrong[:10]))
+        names = int(database.ask("SELECT count(*) FROM idempotency_key"))
+        check(names >= len(clients.asked), f"{len(clients.asked)} keys of requests were used, and {names} are known")
         check(twice == "0", f"{twice} questions were answered twice")
         print(f"read             {len(clients.asked)} accepted fits at both servers, {len(clients.ids)} questions with one answer each; "
               f"{clients.failed} of {clients.sent} requests were sent again")

@@ -124,6 +124,7 @@ pub struct Db {
     place: Option<Arc<FileIdentity>>,
     shelf: ResultIndex,
     lessons: Lessons,
+    ahead: time::Ahead,
 }
 
 impl Db {
@@ -234,6 +235,7 @@ impl Db {
             place,
             shelf: ResultIndex::default(),
             lessons: Lessons::default(),
+            ahead: time::Ahead::default(),
         })
     }
 
@@ -250,12 +252,15 @@ impl Db {
                 database: shown(database),
                 source,
             })?;
-        Ok(Db {
+        let db = Db {
             pool: Pool::Postgres(pool),
             place: None,
             shelf: ResultIndex::default(),
             lessons: Lessons::default(),
-        })
+            ahead: time::Ahead::default(),
+        };
+        db.look_at_clock().await?;
+        Ok(db)
     }
 
     /// Writes a row to test that it can. Fails where nothing can be stored: the disk is full, another process

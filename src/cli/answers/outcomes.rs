@@ -4,7 +4,6 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{query, unknown};
@@ -16,7 +15,6 @@ use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
 use crate::limits::AnyValue;
 use crate::model::{Digest, RequestError};
 use crate::report;
-use crate::store::Time;
 
 /// Longest body: an outcome has a few hundred bytes.
 const LONGEST: u64 = 64 << 10;
@@ -43,9 +41,8 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
         owner: String::new(),
         named,
     };
-    let now = Time::from(Timestamp::now());
     let told = query(&arguments.kept, async |db| {
-        jobs::add_outcome(db, &arguments.id, &told, teller, now).await
+        jobs::add_outcome(db, &arguments.id, &told, teller, db.now()).await
     })?;
     match told {
         OutcomeStatus::New(outcome) | OutcomeStatus::Again(outcome) => {

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -28,7 +27,7 @@ use crate::model::{Digest, RECORDING_BOUNDS, RequestError, UploadKind};
 use crate::recorded::GZIP;
 use crate::replay;
 use crate::search::ask_tell::{Observation, SearchRequest};
-use crate::store::{Db, Time};
+use crate::store::Db;
 use crate::worker::Deadlines;
 
 /// Longest line: as long as a body over HTTP.
@@ -75,7 +74,7 @@ pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
 async fn opened(kept: &DatabaseFlags) -> anyhow::Result<Db> {
     let usual = async {
         let db = Db::open_for_one(&storage::database(kept)?).await?;
-        db.write_readiness(Time::from(Timestamp::now())).await?;
+        db.write_readiness(db.now()).await?;
         anyhow::Ok(db)
     };
     match usual.await {
@@ -172,7 +171,7 @@ impl Session {
             return Err(wrong(problem));
         }
         let digest = Digest::of(&contents);
-        let now = Time::from(Timestamp::now());
+        let now = self.jobs.db().now();
         let new = new_upload(&contents, Vec::new(), (kind, &about), now);
         self.jobs.keep_upload(&new, &digest).await?;
         Ok(digest.to_string())

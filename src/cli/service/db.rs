@@ -4,8 +4,6 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use crate::cli::arguments::{Database, DatabaseCommand};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
@@ -44,7 +42,7 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Cl
         }),
         DatabaseCommand::Prune { older_than_days } => {
             let age = i64::from(*older_than_days) * 86_400_000;
-            let now = Time::from(Timestamp::now());
+            let now = db.now();
             let oldest = Time(now.0.saturating_sub(age));
             prune(&db, oldest, now).await.map(|pruned| {
                 let Pruned {

@@ -22,7 +22,7 @@ pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
 
 async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
     let broken = |error| CliError::Broken(anyhow::Error::new(error));
-    let now = Time::from(Timestamp::now());
+    let now = db.now();
     match command {
         KeysCommand::Create { name, scope } => {
             if output::is_nowhere() {

@@ -4,7 +4,7 @@
 //!
 //! # Note [Clocks that jump]
 //!
-//! What expires is as old as the clock says. A clock that goes ahead by days, because a machine woke up with a wrong one or
+//! What expires is as old as the clock says: the database's own, where several servers use it (`Db::now`). A clock that goes ahead by days, because a machine woke up with a wrong one or
 //! it was set, would make everything old at once. So the clock is compared with one that counts seconds (`Instant`), and
 //! with the last moment that is noted in the database, which a server does every few minutes while it believes the clock. Where it
 //! is ahead of them by more than [`LEAP`], nothing expires for [`HOLD`]: long enough for NTP or a person to set it right. If it is
@@ -13,8 +13,6 @@
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-
-use jiff::Timestamp;
 
 use crate::store::Time;
 
@@ -51,16 +49,14 @@ impl Clock {
         }))
     }
 
-    /// Before which moment something is older than `age`, as far as that can be believed.
-    pub(super) fn older_than(&self, age: Duration) -> Time {
-        let now = Time::from(Timestamp::now());
+    /// Before which moment something is older than `age` when the clock says `now`, as far as that can be believed.
+    pub(super) fn older_than(&self, age: Duration, now: Time) -> Time {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.older_than(age, Instant::now(), now)
     }
 
-    /// What is to be noted for the next server: the time, or the last one that was believed.
-    pub(super) fn noted(&self) -> Time {
-        let now = Time::from(Timestamp::now());
+    /// What is to be noted for the next server: `now`, or the last one that was believed.
+    pub(super) fn noted(&self, now: Time) -> Time {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.look(Instant::now(), now);
         known.believed.unwrap_or(now)

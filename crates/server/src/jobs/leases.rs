@@ -6,7 +6,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
 
 use super::clock::milliseconds;
@@ -130,7 +129,7 @@ pub(super) async fn renew(shared: Arc<Shared>) {
 
 async fn beat(shared: &Shared) -> Result<(), StoreError> {
     let asked = Instant::now();
-    let there = shared.db.clock(Time::from(Timestamp::now())).await?;
+    let there = shared.db.look_at_clock().await?;
     let read = (asked + asked.elapsed() / 2, there);
     let set_by = shared.beats.set_by(read);
     // Where several servers share a clock, each would move what runs.
@@ -140,15 +139,12 @@ async fn beat(shared: &Shared) -> Result<(), StoreError> {
     }
     shared.beats.note(Some(read));
     if shared.works() {
-        shared
-            .db
-            .renew_all(shared.lease(Time::from(Timestamp::now())))
-            .await?;
+        shared.db.renew_all(shared.lease(shared.db.now())).await?;
         if shared.db.is_shared() {
             give_up(shared).await?;
         }
     }
-    let now = Time::from(Timestamp::now());
+    let now = shared.db.now();
     for id in shared.db.cancel_of_revoked_keys(now).await? {
         shared.forget_cancelled(&id);
     }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use super::document::json;
 use super::lanes::{LARGE_LANE, ReadPermit, answering};
 use super::queue::Checked;
@@ -12,7 +10,7 @@ use super::{EngineError, JobError, Jobs, ProbeDocument};
 use crate::limits::CancelOnDrop;
 use crate::model::Request;
 use crate::probe::Detail;
-use crate::store::{Probe, StoreError, Time};
+use crate::store::{Probe, StoreError};
 use batchfit_fit::Purpose;
 
 /// How long a probe waits for its device before it gives up.
@@ -101,7 +99,7 @@ impl Jobs {
         let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
         let mut report = report?;
         let events = report.events.take();
-        let now = Time::from(Timestamp::now());
+        let now = shared.db.now();
         let probe = Probe {
             id: shared.ids.next(now),
             fingerprint,

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use tokio::time::MissedTickBehavior;
 use tracing::Instrument as _;
 
@@ -26,7 +25,7 @@ use crate::model::{
     DeviceChoice, HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind,
     Uploads,
 };
-use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError, Time};
+use crate::store::{Attempt, Claimed, FitState, JsonText, StoreError};
 
 pub(super) use thread::on_thread;
 use waits::{overdue, until_stopped};
@@ -84,7 +83,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 /// row is left when a claim was stored and its confirmation lost, and would take its lane for ever.
 async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let claim = async || {
-        let now = Time::from(Timestamp::now());
+        let now = shared.db.now();
         let lease = shared.lease(now);
         let takes = shared.takes.as_deref();
         shared
@@ -95,7 +94,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     if let Some(claimed) = claim().await? {
         return Ok(Some(claimed));
     }
-    let now = shared.beats.time(Time::from(Timestamp::now()));
+    let now = shared.beats.time(shared.db.now());
     let mut found = false;
     let mut expired = false;
     let silence = milliseconds(shared.limits.lease_of_agents);
@@ -412,7 +411,7 @@ async fn finish(
     result: &FitResult,
 ) -> Result<(), StoreError> {
     let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
-    let now = Time::from(Timestamp::now());
+    let now = shared.db.now();
     let of = (request, claimed.model_digest.as_str());
     let rows = recommendations(id, of, result, now, || shared.ids.next(now));
     let refused = match rows {
@@ -437,7 +436,7 @@ async fn fail(shared: &Shared, claimed: &Claimed, error: FitError) -> Result<(),
     let (id, attempt) = (claimed.id.as_str(), claimed.attempt());
     tracing::warn!(fit.id = %id, "fit {id} failed: {}", error.detail);
     let error = json(&error);
-    let now = Time::from(Timestamp::now());
+    let now = shared.db.now();
     persist(shared, id, || shared.db.fail(attempt, &error, now)).await?;
     Ok(())
 }

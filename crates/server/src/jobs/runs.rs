@@ -4,13 +4,12 @@ use std::io::Write as _;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use jiff::Timestamp;
 
 use super::document::{VERSION, json};
 use super::queue::JobError;
 use crate::limits::shorten_sentence;
 use crate::replay::ReplayReport;
-use crate::store::{Db, Ids, JsonText, Time, VirtualRun};
+use crate::store::{Db, Ids, JsonText, VirtualRun};
 use crate::virtual_gpu::Answer;
 
 /// Stores a run, with what its allocator did where that was looked at. Says whether there was room for it.
@@ -19,7 +18,7 @@ pub async fn record_run(
     answer: &Answer,
     step: Option<&ReplayReport>,
 ) -> Result<bool, JobError> {
-    let now = Time::from(Timestamp::now());
+    let now = db.now();
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     let document = json(answer);
     let word = |name: &str| document[name].as_str().unwrap_or_default().to_owned();

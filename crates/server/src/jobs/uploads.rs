@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 use utoipa::ToSchema;
@@ -330,7 +329,7 @@ impl Shared {
         let limits = self.limits.uploads;
         UploadSpace {
             bytes: limits.bytes,
-            oldest: self.clock.older_than(limits.expiry),
+            oldest: self.clock.older_than(limits.expiry, self.db.now()),
         }
     }
 }
@@ -352,8 +351,8 @@ async fn prune(shared: &Shared) {
     let Some(retention) = shared.limits.retention else {
         return;
     };
-    let oldest = shared.clock.older_than(retention);
-    let now = Time::from(Timestamp::now());
+    let now = shared.db.now();
+    let oldest = shared.clock.older_than(retention, now);
     let mut fits = 0;
     while !shared.shutdown.is_cancelled() {
         match shared.db.prune(oldest, now, PRUNED_AT_A_TIME).await {
@@ -383,17 +382,22 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
             _ = looks.tick() => {}
             () = shared.shutdown.cancelled() => return,
         }
-        let oldest = shared.clock.older_than(KEYS_ARE_KEPT);
+        let older_than = |age| shared.clock.older_than(age, shared.db.now());
+        let oldest = older_than(KEYS_ARE_KEPT);
         if let Err(error) = shared.db.sweep_keys(oldest, MOST_NAMES).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
-        let lost = shared.clock.older_than(AGENTS_ARE_KEPT);
+        let lost = older_than(AGENTS_ARE_KEPT);
         if let Err(error) = shared.db.sweep_agents(lost).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
         prune(&shared).await;
         // For the next server, which compares its clock with it.
-        if let Err(error) = shared.db.write_readiness(shared.clock.noted()).await {
+        if let Err(error) = shared
+            .db
+            .write_readiness(shared.clock.noted(shared.db.now()))
+            .await
+        {
             tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
         }
         let mut all = 0;

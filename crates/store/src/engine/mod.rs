@@ -25,6 +25,7 @@ mod texts;
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
@@ -88,7 +89,7 @@ impl Pool {
                 let transaction = writing.begin_with("BEGIN IMMEDIATE").await;
                 transaction.map(Transaction::Sqlite).map_err(of_file)
             }
-            Pool::Postgres(pool) => begin_alone(pool).await,
+            Pool::Postgres(pool) => in_time(begin_alone(pool)).await,
         };
         begun.map_err(with_context(what))
     }
@@ -155,7 +156,7 @@ impl Transaction {
     pub(super) async fn commit(self, what: &'static str) -> Result<(), StoreError> {
         let committed = match self {
             Transaction::Sqlite(transaction) => transaction.commit().await,
-            Transaction::Postgres(transaction) => transaction.commit().await,
+            Transaction::Postgres(transaction) => in_time(transaction.commit()).await,
         };
         committed.map_err(with_context(what))
     }
@@ -190,8 +191,8 @@ macro_rules! query {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query::<sqlx::Sqlite>) lite $text)$(.bind(&$value))*
                 .execute(on).await.map(|done| done.rows_affected()).map_err($crate::engine::of_file),
-            sqlx::Either::Right(on) => query!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
-                .execute(on).await.map(|done| done.rows_affected()),
+            sqlx::Either::Right(on) => $crate::engine::in_time(query!(@ (query::<sqlx::Postgres>) postgres $text)$(.bind(&$value))*
+                .execute(on)).await.map(|done| done.rows_affected()),
         }
     };
     // SQLite commits what one statement writes once all of its rows were asked for, and says no earlier that it cannot.
@@ -201,13 +202,13 @@ macro_rules! query {
     ($fetch:ident scalar, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query_scalar::<sqlx::Sqlite, _>) lite $text)$(.bind(&$value))*.$fetch(on).await.map_err($crate::engine::of_file),
-            sqlx::Either::Right(on) => query!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => $crate::engine::in_time(query!(@ (query_scalar::<sqlx::Postgres, _>) postgres $text)$(.bind(&$value))*.$fetch(on)).await,
         }
     };
     ($fetch:ident $row:ty, $on:expr, $text:tt $(, $value:expr)* $(,)?) => {
         match $on {
             sqlx::Either::Left(on) => query!(@ (query_as::<sqlx::Sqlite, $row>) lite $text)$(.bind(&$value))*.$fetch(on).await.map_err($crate::engine::of_file),
-            sqlx::Either::Right(on) => query!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on).await,
+            sqlx::Either::Right(on) => $crate::engine::in_time(query!(@ (query_as::<sqlx::Postgres, $row>) postgres $text)$(.bind(&$value))*.$fetch(on)).await,
         }
     };
     (@ ($($query:tt)*) lite [$lite:literal, $postgres:literal]) => { sqlx::$($query)*($lite) };
@@ -216,6 +217,18 @@ macro_rules! query {
     (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::engine::for_postgres($text)) };
 }
 pub(super) use query;
+
+/// How long a server of PostgreSQL may take for a statement. It ends none that waits for longer than 10 s for a lock (`open::SETTINGS`); one
+/// that says nothing is away, although its connections are open: its host hangs, or a proxy before it does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same, or an error that means that the server is not reached.
+pub(super) async fn in_time<T>(
+    asked: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let answered = tokio::time::timeout(PATIENCE, asked).await;
+    answered.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
 
 /// An error of a file: connections of which none is free wait for its lock, and for no server.
 pub(super) fn of_file(error: sqlx::Error) -> sqlx::Error {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sqlx::postgres::PgListener;
 
 use super::Pool;
-use crate::{Db, FitState, StoreError, Time, with_context};
+use crate::{Db, FitState, StoreError, with_context};
 
 /// The longest text that is told; PostgreSQL's is of 8000 bytes.
 const LONGEST: usize = 4_000;
@@ -138,17 +138,6 @@ impl Db {
             .await
             .map(|_| ())
             .map_err(with_context("tell how far a fit is"))
-    }
-
-    /// The time by which leases are counted: the database's where several servers use it, whose clocks differ.
-    pub async fn clock(&self, now: Time) -> Result<Time, StoreError> {
-        let Pool::Postgres(pool) = &self.pool else {
-            return Ok(now);
-        };
-        sqlx::query_scalar("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
-            .fetch_one(pool)
-            .await
-            .map_err(with_context("read the database's clock"))
     }
 }
 

@@ -11,11 +11,11 @@ use crate::{ACQUIRE_TIMEOUT_OF_SERVER, Fault, StoreError};
 /// The oldest version that is still maintained: <https://www.postgresql.org/support/versioning/>
 const OLDEST: i32 = 140_000;
 
-/// What every session asks for. No lock is held for longer than a statement takes, so a longer wait is for a process that
-/// hangs, and a transaction that its client left is undone.
+/// What every session asks for. No lock is held for longer than a few statements take, so a longer wait is for a process that
+/// hangs, and a transaction whose client says nothing is undone before: all others wait for it (Note [Alone]).
 const SETTINGS: [(&str, &str); 2] = [
     ("lock_timeout", "10s"),
-    ("idle_in_transaction_session_timeout", "30s"),
+    ("idle_in_transaction_session_timeout", "8s"),
 ];
 
 /// A connection that was idle for as long is tested before it is used.

@@ -1,7 +1,6 @@
 //! Reading request documents.
 
 use axum::extract::{FromRequest, Request};
-use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::http::App;
@@ -13,7 +12,7 @@ use crate::http::server::keys::Client;
 use crate::limits::shorten;
 use crate::model::{self, DeviceChoice, Digest, Reference, RequestDocument, Uploads};
 use crate::probe::LARGEST_BATCH;
-use crate::store::{IdempotencyKey, Time};
+use crate::store::IdempotencyKey;
 
 /// A valid request, from a body of any content type: `curl -d` says that it sends a form.
 pub(in crate::http) enum RequestBody {
@@ -143,7 +142,7 @@ async fn parse(
     };
     // From here on it takes what a body would that has the uploads in it.
     drop(permit);
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     let found = app.jobs.find_uploads(references, &owner, now).await?;
     let bytes = usize::try_from(found.bytes()).unwrap_or(usize::MAX);
     let permit = app.uploads.permit(bytes).await?;

@@ -8,7 +8,6 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -24,7 +23,7 @@ use crate::http::server::keys::Client;
 use crate::jobs::{Cancellation, EnqueueOptions, FitDocument};
 use crate::model::RequestDocument;
 use crate::report::Form;
-use crate::store::{FitFilter, FitState, FitSummary, Time};
+use crate::store::{FitFilter, FitState, FitSummary};
 
 /// The form of an answer without `format`.
 const JSON: &str = "json";
@@ -110,7 +109,7 @@ async fn create(
     };
     let NewRequest { held, key, same } = new;
     let BufferedBody { read, permit } = held;
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     let patience = preferred_wait(&headers);
     let asking = EnqueueOptions {
         interactive: patience.is_some(),
@@ -253,7 +252,7 @@ pub(in crate::http) async fn cancel_fit(
     client: Client,
     Path(id): Path<String>,
 ) -> Result<Json<FitDocument>, Problem> {
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     match app.jobs.cancel(&id, client.owner(), now).await? {
         Cancellation::Cancelled(fit) => Ok(Json(*fit)),
         Cancellation::TooLate(state) => Err(Problem::new(

@@ -5,7 +5,6 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -181,7 +180,7 @@ async fn keep(
     announced: Option<Digest>,
 ) -> Result<Response, Problem> {
     let received = app.uploads.arrive(request).await?;
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     let reading = app
         .uploads
         .unpack(received, move |file| examined(file, announced, now));

@@ -4,7 +4,6 @@ use axum::Json;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -18,7 +17,6 @@ use crate::jobs::{
     AccuracyDocument, OutcomeDocument, OutcomeStatus, ReportedEnvironment, ReportedOutcome,
     Reporter, accuracy, add_outcome, outcomes,
 };
-use crate::store::Time;
 use batchfit_fit::search::ask_tell::Outcome;
 
 /// The body of an outcome, for the OpenAPI document; [`ReportedOutcome::parse`] reads it.
@@ -92,7 +90,7 @@ pub(in crate::http) async fn create_outcome(
     Path(id): Path<String>,
     OutcomeReport { told, reporter }: OutcomeReport,
 ) -> Result<Response, Problem> {
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     let name = reporter.named.as_ref().map(|(name, _)| name.clone());
     match add_outcome(app.jobs.db(), &id, &told, reporter, now).await? {
         OutcomeStatus::New(outcome) => Ok((StatusCode::CREATED, Json(outcome)).into_response()),

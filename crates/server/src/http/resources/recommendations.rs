@@ -5,7 +5,6 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use tokio::task::yield_now;
 use utoipa::ToSchema;
@@ -22,7 +21,7 @@ use crate::jobs::{EnqueueOptions, FitDocument, NearDocument};
 use crate::model::{Objective, Optimizer, Precision, RequestDocument};
 use crate::probe::Evidence;
 use crate::store::{
-    Db, FilterColumn, RecommendationFilter, RecommendationPage, StoredRecommendation, Time,
+    Db, FilterColumn, RecommendationFilter, RecommendationPage, StoredRecommendation,
 };
 
 /// About as long as a recommendation is, in bytes.
@@ -171,7 +170,7 @@ pub(in crate::http) async fn create_refresh(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let patience = preferred_wait(&headers);
-    let now = Time::from(Timestamp::now());
+    let now = app.jobs.db().now();
     let asking = EnqueueOptions {
         interactive: patience.is_some(),
         owner: client.id.clone(),

@@ -201,7 +201,7 @@ impl Jobs {
 
     /// What time it is where leases are counted.
     fn now(&self) -> Time {
-        self.shared.beats.time(Time::from(jiff::Timestamp::now()))
+        self.shared.beats.time(self.shared.db.now())
     }
 
     /// Agents that were not heard of since then are lost.

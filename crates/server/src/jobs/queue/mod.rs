@@ -109,7 +109,7 @@ impl Jobs {
         limits: Limits,
         shutdown: CancellationToken,
     ) -> Result<Jobs, JobError> {
-        let now = db.clock(Time::from(jiff::Timestamp::now())).await?;
+        let now = db.look_at_clock().await?;
         let lease = milliseconds(limits.lease_of_agents);
         // They may have worked on while there was no server.
         db.spare_agents(Time(now.0.saturating_add(lease))).await?;
@@ -194,7 +194,11 @@ impl Jobs {
         }
         let found = shared
             .readiness
-            .check(&shared.db, shared.clock.noted(), &shared.tasks)
+            .check(
+                &shared.db,
+                shared.clock.noted(shared.db.now()),
+                &shared.tasks,
+            )
             .await;
         found?;
         match shared.unstored.load(Ordering::Relaxed) {

@@ -129,7 +129,7 @@ impl SearchDocument {
 /// Stores a search that was led outside the service.
 pub async fn record_search(db: &Db, document: &SearchDocument) -> Result<(), JobError> {
     let terms = terms(&document.request);
-    let idle = Clock::since(db.last_noted().await?).older_than(IDLE);
+    let idle = Clock::since(db.last_noted().await?).older_than(IDLE, db.now());
     db.add_search(
         &document.id,
         (&terms, ""),
@@ -166,11 +166,11 @@ impl Jobs {
         request: SearchRequest,
         owner: &str,
     ) -> Result<SearchDocument, JobError> {
-        let now = Time::from(Timestamp::now());
+        let now = self.shared.db.now();
         let id = self.shared.ids.next(now);
         let stored = terms(&request);
         let db = &self.shared.db;
-        let idle = self.shared.clock.older_than(IDLE);
+        let idle = self.shared.clock.older_than(IDLE, now);
         let new = (&stored, owner);
         if !db.add_search(&id, new, BOUNDS, idle, now).await? {
             let most = if owner.is_empty() {
@@ -203,7 +203,7 @@ impl Jobs {
         owner: Option<&str>,
         observation: &Observation,
     ) -> Result<ObservationReply, JobError> {
-        let now = Time::from(Timestamp::now());
+        let now = self.shared.db.now();
         let db = &self.shared.db;
         if self.own_search(id, owner).await?.is_none() {
             return Ok(ObservationReply::Unknown);
@@ -402,7 +402,7 @@ impl Jobs {
         id: &str,
         owner: Option<&str>,
     ) -> Result<SearchCancellation, JobError> {
-        let now = Time::from(Timestamp::now());
+        let now = self.shared.db.now();
         if self.own_search(id, owner).await?.is_some() {
             self.shared.db.cancel_search(id, now).await?;
         }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
@@ -14,7 +13,7 @@ use crate::jobs::uploads::Found;
 use crate::jobs::{Engine, EngineError, JobError, Jobs};
 use crate::limits::CancelOnDrop;
 use crate::model::{Digest, Packed, Request, RequestDocument, RequestError, Uploads};
-use crate::store::{SIMULATED_LANE, Time};
+use crate::store::SIMULATED_LANE;
 use batchfit_fit::Runs;
 use batchfit_fit::search::ask_tell::{Observation, Outcome, Prediction, SearchRequest};
 
@@ -118,7 +117,7 @@ impl Jobs {
     ) -> Result<Found, JobError> {
         let question = question(terms, recorded)?;
         let references = question.references()?;
-        let now = Time::from(Timestamp::now());
+        let now = self.shared.db.now();
         self.find_uploads(references, owner, now).await
     }
 }
