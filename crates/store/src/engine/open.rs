@@ -15,7 +15,7 @@ const OLDEST: i32 = 140_000;
 /// hangs, and a transaction whose client says nothing is undone before: all others wait for it (Note [Alone]).
 const SETTINGS: [(&str, &str); 2] = [
     ("lock_timeout", "10s"),
-    ("idle_in_transaction_session_timeout", "8s"),
+    ("idle_in_transaction_session_timeout", "5s"),
 ];
 
 /// A connection that was idle for as long is tested before it is used.
