@@ -195,7 +195,8 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
         return None;
     }
     let mut words = typed[..at].to_vec();
-    let note = if is_off && attached.or(taken).is_some() || pattern == LEFT_OUT {
+    let is_left_out = is_off && of_value.is_none() && attached.or(taken).is_some();
+    let note = if is_left_out || pattern == LEFT_OUT {
         format!("{flag} is left out: it changes nothing here")
     } else {
         let written = pattern.replace('%', value);
