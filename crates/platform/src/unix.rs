@@ -37,6 +37,11 @@ pub fn owner(there: &Metadata) -> u32 {
     there.uid()
 }
 
+/// How many names a file has: hard links.
+pub fn names(there: &Metadata) -> u64 {
+    there.nlink()
+}
+
 /// What tells a file from another of its name.
 pub fn identity(there: &Metadata) -> (u64, u64) {
     (there.dev(), there.ino())

@@ -38,7 +38,7 @@ pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, Waiting, holder
 pub use database::copy::CopiedRows;
 pub use database::maintenance::{Checked, Pruned};
 pub use database::ownership::Ownership;
-use database::ownership::{FileIdentity, refuse_planted};
+use database::ownership::{FileIdentity, refuse_other_names, refuse_planted};
 pub use database::row_counts::{Health, RowCounts};
 pub use engine::{Listener, Payload, is_postgres, shown};
 pub use error::{Fault, StoreError};
@@ -180,7 +180,8 @@ impl Db {
         let file = options.get_filename().to_owned();
         let is_file = !is_in_memory(database);
         if is_file {
-            make_private(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
+            let ours = make_private(&file).and_then(|()| refuse_other_names(&file));
+            ours.map_err(|source| failed(sqlx::Error::Io(source)))?;
         }
         // One whose transaction a full disk ended counts it as open still, and begins no other.
         let pool = |most_connections| {

@@ -194,6 +194,8 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         answer["result"]["variants"][0]["recommendation"][name] = value;
         answer
     };
+    let headroom =
+        |fraction: f64| both("headroom", json!({"fraction": fraction, "from": "learnt"}));
     let one = |pointer: &str, value: Value| {
         let mut answer = answered(ON_KIND);
         *answer.pointer_mut(pointer).unwrap() = value;
@@ -205,10 +207,8 @@ async fn an_answer_that_cannot_be_one_is_refused_and_its_fit_fails() {
         both("global_batch", json!(3)),
         both("limit_bytes", json!(1_u64 << 50)),
         both("peak_reserved_bytes", json!(1_u64 << 50)),
-        both(
-            "headroom",
-            json!({"fraction": -1.0, "from": "learnt", "outcomes": 1}),
-        ),
+        headroom(-1.0),
+        headroom(0.0),
         both("step_ms", json!(-1e308)),
         both("evidence", json!("trained")),
         both("fits", json!(false)),

@@ -218,7 +218,7 @@ pub(super) fn result(request: &Request) -> FitResult {
         limit_bytes: 12 << 30,
         headroom_bytes: 1 << 29,
         headroom: Headroom {
-            fraction: request.headroom.map_or(0.0, Share::fraction),
+            fraction: request.headroom.map_or(0.01, Share::fraction),
             ..Headroom::default()
         },
         limited_by: "activations of layer1.0.conv1".to_owned(),

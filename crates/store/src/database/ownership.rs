@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use batchfit_platform::{OpenOptionsExt as _, identity, mode, owner, user};
+use batchfit_platform::{OpenOptionsExt as _, identity, mode, names, owner, user};
 
 use crate::database::maintenance::{make_private, only_a_file};
 use crate::engine::is_postgres;
@@ -171,6 +171,22 @@ impl FileIdentity {
     }
 }
 
+/// Fails where the database has other names (hard links) and no server uses it by this one: SQLite keeps what is written beside each name, and
+/// what another name's users wrote is lost.
+pub(crate) fn refuse_other_names(named: &Path) -> io::Result<()> {
+    let real = fs::canonicalize(named)?;
+    let count = names(&fs::metadata(&real)?);
+    let is_served = || File::open(lock_path(&real)).is_ok_and(|lock| lock.try_lock().is_err());
+    if count < 2 || is_served() {
+        return Ok(());
+    }
+    let problem = format!(
+        "it has {count} names (hard links), and what is written under one is lost under the others: remove them, or use the one that its \
+         server uses"
+    );
+    Err(io::Error::other(problem))
+}
+
 /// Fails where another user put the database, or a file of which SQLite would take rows, into a folder that everybody may write. The rule is
 /// that of Linux's `fs.protected_regular`, so files of root and of the folder's owner are taken: volumes of containers are theirs.
 pub(crate) fn refuse_planted(named: &Path) -> io::Result<()> {
@@ -241,8 +257,8 @@ mod tests {
         assert!(!is_planted(other, (other, 0o777), us));
     }
 
-    #[test]
-    fn a_database_has_one_owner_by_whatever_name() {
+    #[tokio::test]
+    async fn a_database_has_one_owner_by_whatever_name() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("fits.db");
         let link = directory.path().join("link.db");
@@ -259,6 +275,12 @@ mod tests {
         fs::hard_link(&file, &hard).unwrap();
         let refused = Ownership::take_while(hard.to_str().unwrap(), || false).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        let refused = crate::Db::open(hard.to_str().unwrap()).await.unwrap_err();
+        assert!(
+            format!("{refused:?}").contains("it has 2 names"),
+            "{refused:?}"
+        );
+        crate::Db::open(&url).await.unwrap();
         let _other = Ownership::take(other.to_str().unwrap()).unwrap();
 
         drop(owner);

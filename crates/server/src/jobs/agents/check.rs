@@ -9,6 +9,7 @@ use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
 use crate::units::Share;
 use batchfit_fit::search::MAX_BATCH;
+use batchfit_fit::search::headroom::FLOOR;
 
 use super::AgentCard;
 
@@ -163,9 +164,13 @@ fn arithmetic(variant: &VariantResult, request: &Request, card: &AgentCard) -> R
         "its largest batches contradict each other",
     )?;
     let asked = request.headroom.map(Share::fraction);
+    let is_asked = match asked {
+        Some(asked) => (found.headroom.fraction - asked).abs() < 1e-9,
+        None => found.headroom.fraction > FLOOR.fraction() - 1e-9,
+    };
     ensure(
-        asked.is_none_or(|asked| (found.headroom.fraction - asked).abs() < 1e-9),
-        "its headroom is not what was asked",
+        is_asked,
+        "its headroom is not what was asked, or is less than any",
     )?;
     ensure(
         found.peak_allocated_bytes <= found.peak_reserved_bytes
