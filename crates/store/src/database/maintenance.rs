@@ -8,6 +8,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use batchfit_platform::{OpenOptionsExt as _, mode, open_to_sync, private_folder, with_mode};
+use sqlx::migrate::Migrator;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
@@ -293,6 +294,30 @@ const COUNTS: [&str; 4] = [
     "SELECT count(*) FROM virtual_run",
 ];
 
+/// Which migrations were applied, whether all of each was, and of which text.
+const APPLIED: &str = "SELECT version, success, checksum FROM _sqlx_migrations ORDER BY version";
+
+/// What is wrong with the migrations that were applied, as a start would say, and how many they are behind these.
+fn compared(applied: &[(i64, bool, Vec<u8>)], ours: &Migrator) -> (Vec<String>, isize) {
+    let last = applied.last().map_or(0, |(version, ..)| *version);
+    let wrong = ours
+        .iter()
+        .filter(|own| own.version <= last)
+        .filter_map(|own| {
+            let is = match applied.iter().find(|(version, ..)| *version == own.version) {
+                None => "was never applied, and later ones were",
+                Some((_, false, _)) => "was applied in part",
+                Some((.., checksum)) if **checksum != *own.checksum => {
+                    "is another than this version's"
+                }
+                Some(_) => return None,
+            };
+            Some(format!("migration {} {is}", own.version))
+        });
+    let behind = ours.iter().count().cast_signed() - applied.len().cast_signed();
+    (wrong.collect(), behind)
+}
+
 /// Whether the tables are there, can be read, and are those of this version.
 async fn check_server(database: &str) -> Result<Checked, StoreError> {
     let pool = open_postgres(database, 1).await?;
@@ -312,8 +337,8 @@ async fn check_server(database: &str) -> Result<Checked, StoreError> {
         if count(there).await? == 0 {
             return Ok(checked);
         }
-        let applied = count("SELECT count(*) FROM _sqlx_migrations WHERE success").await?;
-        checked.behind -= isize::try_from(applied).unwrap_or(0);
+        let applied = sqlx::query_as(APPLIED).fetch_all(&pool).await?;
+        (checked.damage, checked.behind) = compared(&applied, &crate::POSTGRES);
         for (rows, question) in checked.rows.iter_mut().zip(COUNTS) {
             match count(question).await {
                 Ok(counted) => *rows = counted,
@@ -410,18 +435,16 @@ async fn check_on(connection: &mut SqliteConnection) -> Result<Checked, StoreErr
         // Too damaged to be looked at.
         Err(error) => damage.push(damage_of(error).map_err(with_context("check the database"))?),
     }
-    let applied = sqlx::query("SELECT count(*) FROM _sqlx_migrations WHERE success")
-        .fetch_one(&mut *connection)
-        .await
-        .and_then(|row| row.try_get::<i64, _>(0));
-    let applied = isize::try_from(applied.unwrap_or(0)).unwrap_or(0);
+    // None where its tables are not there yet, or cannot be read.
+    let applied = sqlx::query_as(APPLIED).fetch_all(&mut *connection).await;
+    let (unlike, behind) = compared(&applied.unwrap_or_default(), &crate::SQLITE);
+    damage.extend(unlike);
     let mut rows = [0; 4];
     for (count, question) in rows.iter_mut().zip(COUNTS) {
         let counted = sqlx::query(question).fetch_one(&mut *connection).await;
         // Tables that are not there yet, or cannot be read.
         *count = counted.and_then(|row| row.try_get(0)).unwrap_or(0);
     }
-    let behind = crate::SQLITE.migrations.len().cast_signed() - applied;
     if damage.is_empty() && behind == 0 {
         let unlike = unlike_this_version(connection).await;
         damage.extend(unlike.map_err(with_context(

@@ -347,3 +347,26 @@ async fn each_fault_has_its_name() {
     assert_eq!(refused.fault(), Fault::Damaged);
     assert!(refused.to_string().contains("no database"), "{refused}");
 }
+
+#[tokio::test]
+async fn tables_on_which_no_version_starts_are_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    for (number, (set, expected)) in [
+        ("success = 0", "migration 3 was applied in part"),
+        ("checksum = x'00'", "migration 3 is another"),
+        ("version = 9999", "migration 3 was never applied"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = directory.path().join(format!("{number}.db"));
+        let change = format!("UPDATE _sqlx_migrations SET {set} WHERE version = 3");
+        older(&file, 5, &change).await;
+        let database = file.to_str().unwrap();
+
+        let damage = Db::check(database).await.unwrap().damage;
+
+        assert!(damage[0].starts_with(expected), "{damage:?}");
+        Db::open(database).await.unwrap_err();
+    }
+}
