@@ -203,6 +203,14 @@ fn recordings_of_other_programs_are_told_apart() {
         error.contains("not of the same program") && error.contains("line "),
         "{error}"
     );
+    // The same model in another precision, whose sizes are at another batch what these are.
+    for (one, other) in [
+        ("cifarnet-fp32-sgd", "cifarnet-ampfp16-sgd"),
+        ("mlp-bf16-adam", "mlp-fp32-adam"),
+    ] {
+        let mixed = vec![recording(one, 64), recording(other, 256)];
+        Steps::learn(mixed).unwrap_err();
+    }
     let twice = vec![
         recording("gpt2-fp32-adamw", 2),
         recording("gpt2-fp32-adamw", 2),

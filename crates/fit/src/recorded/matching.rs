@@ -2,7 +2,7 @@
 
 use super::align::{MOST_DIFFERENCES, align};
 use super::form::{Point, may_be_same};
-use super::sequence::Sequence;
+use super::sequence::{Block, Sequence};
 
 /// What two sequences have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +20,12 @@ pub(super) struct Partner {
     /// Whether both are freed at the same place, or never.
     pub(super) is_freed_alike: bool,
 }
+
+/// Memory that lives through fewer allocations: a few more or less are an algorithm's.
+const SHORT: usize = 8;
+
+/// How many times as large memory may be as it is elsewhere at this batch: routed tokens are not as many in each batch.
+const TOLERANCE: f64 = 1.25;
 
 /// Two sequences that are not of one program: where they part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +54,54 @@ impl Matching {
             partners: partners(&pairs, small, large),
             first_divergence,
         };
-        let paired = matching.partners.iter().flatten().count();
-        let fewest = small.blocks.len().min(large.blocks.len());
-        // Of one program, nearly all are; what is half another program is none.
-        if 2 * paired < fewest {
+        if matching.is_of_one_program(small, large) {
+            Ok(matching)
+        } else {
             let (i, j) = first_divergence.unwrap_or_default();
-            return Err(Divergence(i, j));
+            Err(Divergence(i, j))
         }
-        Ok(matching)
+    }
+
+    /// Whether nearly all memory of one is that of the other at another batch. See Note [One program].
+    fn is_of_one_program(&self, small: &Sequence, large: &Sequence) -> bool {
+        let paired: Vec<(Block, Block)> = small
+            .blocks
+            .iter()
+            .zip(&self.partners)
+            .filter_map(|(block, partner)| Some((*block, large.blocks[(*partner)?.block])))
+            .collect();
+        let fewest = small.blocks.len().min(large.blocks.len());
+        if 2 * paired.len() < fewest {
+            return false;
+        }
+        let is_kept = |block: &Block| block.life.is_none_or(|life| life >= SHORT);
+        let kept = [small, large].map(|of| of.blocks.iter().filter(|it| is_kept(it)).count());
+        let batches = [small.batch, large.batch].map(|batch| batch as f64);
+        let (mut alike, mut stays, mut standing) = (0, 0, 0);
+        let (mut grows, mut in_proportion) = (0.0, 0.0);
+        for (block, other) in paired.iter().filter(|(block, _)| is_kept(block)) {
+            let ratio = other.bytes as f64 / block.bytes.max(1) as f64;
+            let most = batches[1] / batches[0];
+            let is_about = |wanted: f64| (wanted / TOLERANCE..=wanted * TOLERANCE).contains(&ratio);
+            let is_square = is_about(most * most);
+            alike +=
+                usize::from((1.0 / TOLERANCE..=most * TOLERANCE).contains(&ratio) || is_square);
+            if block.life.is_none() {
+                standing += 1;
+                stays += usize::from(other.bytes == block.bytes);
+            } else if other.bytes > block.bytes {
+                let bytes = other.bytes as f64;
+                grows += bytes;
+                in_proportion += if is_about(most) || is_square {
+                    bytes
+                } else {
+                    0.0
+                };
+            }
+        }
+        4 * alike >= 3 * kept[0].max(kept[1])
+            && 2 * stays >= standing
+            && 4.0 * in_proportion >= 3.0 * grows
     }
 
     /// How many blocks of the smaller batch have no partner.
@@ -70,8 +116,6 @@ impl Matching {
 /// Whether blocks that live through so many allocations may be the same: scratch memory never becomes a state or what is
 /// kept for the backward pass, however the library around it chooses its algorithms.
 fn live_alike(a: Option<usize>, b: Option<usize>) -> bool {
-    /// Up to here, a few allocations more or less are an algorithm's.
-    const SHORT: usize = 8;
     match (a, b) {
         (Some(a), Some(b)) => a == b || (a < SHORT && b < SHORT) || (a.min(b) >= SHORT / 2),
         (None, None) => true,

@@ -77,6 +77,16 @@ pub enum RecordedError {
         /// Their micro-steps.
         micro_steps: [u32; 2],
     },
+    /// Made on different cards, or under different settings of the allocator.
+    #[error(
+        "the recordings of batches {batches:?} were made with {made:?}; record all on one card, with the same settings of the allocator"
+    )]
+    Elsewhere {
+        /// The smaller and the larger batch.
+        batches: [u64; 2],
+        /// What the GPU is called, or the settings.
+        made: [String; 2],
+    },
     /// They are not of one program.
     #[error(
         "the recordings of batches {batches:?} are not of the same program: they part at {places:?}; record the same \

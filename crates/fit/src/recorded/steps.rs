@@ -69,6 +69,18 @@ impl Steps {
                     micro_steps: [pair[0].accumulation, pair[1].accumulation],
                 });
             }
+            let differ = |one: &Option<String>, other: &Option<String>| {
+                (one.is_some() && other.is_some() && one != other)
+                    .then(|| [one, other].map(|it| it.clone().unwrap_or_default()))
+            };
+            let elsewhere = differ(&pair[0].gpu, &pair[1].gpu);
+            if let Some(made) = elsewhere.or_else(|| differ(&pair[0].allocator, &pair[1].allocator))
+            {
+                return Err(RecordedError::Elsewhere {
+                    batches: [pair[0].batch, pair[1].batch],
+                    made,
+                });
+            }
         }
         let mut matchings = Vec::new();
         for pair in sequences.windows(2) {
