@@ -217,6 +217,9 @@ fn said_by_flags(said: &clap::Error) -> ExitCode {
     if said.use_stderr() && is_env {
         fail_shell();
     }
+    if let (false, Err(error)) = (said.use_stderr(), terminal::output::refuse_closed()) {
+        return exit(error, false);
+    }
     match said.print() {
         Err(error) if !said.use_stderr() => exit(CliError::writing(error), false),
         Ok(()) | Err(_) => ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2)),

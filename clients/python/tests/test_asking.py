@@ -45,6 +45,15 @@ class AskingTest(unittest.TestCase):
         with self.assertRaisesRegex(batchfit.FitError, "one card is asked about at a time"):
             batchfit.fit("resnet18", on="t4,l4", image_size=64)
 
+    def test_a_name_like_a_flag_is_a_name(self):
+        with self.assertRaisesRegex(batchfit.FitError, "--version"):
+            batchfit.fit("--version", on="t4")
+
+    def test_values_in_a_list(self):
+        answer = batchfit.fit("gpt2", on="t4", precision=["amp_fp16", "fp32"], seq_len=64, target=8)
+
+        self.assertEqual(len(answer.document["result"]["variants"]), 2)
+
     def test_a_device_in_the_place_of_a_card(self):
         answer = batchfit.fit("resnet18", device="sim:t4", image_size=64, target=64)
 

@@ -78,14 +78,20 @@ pub extern "C" fn look_at_stdout() {
 }
 
 fn write(text: &str) -> Result<(), CliError> {
-    if WAS_CLOSED.load(Ordering::Relaxed) {
-        return Err(CliError::writing(io::Error::other("it is closed")));
-    }
+    refuse_closed()?;
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
         .map_err(CliError::writing)
+}
+
+/// An error where stdout was closed when this program began.
+pub(in crate::cli) fn refuse_closed() -> Result<(), CliError> {
+    if WAS_CLOSED.load(Ordering::Relaxed) {
+        return Err(CliError::writing(io::Error::other("it is closed")));
+    }
+    Ok(())
 }
 
 /// Whether stdout is closed, in whose place the standard library opens `/dev/null`, or leads there by itself.

@@ -52,7 +52,11 @@ fn command(place: &Sandbox, arguments: &[&str]) -> Command {
 fn a_closed_stdout_is_said_in_a_sentence() {
     let place = Sandbox::new();
     let closed = r#"exec "$0" "$@" >&-"#;
-    for arguments in [&["presets"][..], &["fit", "alexnet", "--on", "t4"]] {
+    for arguments in [
+        &["presets"][..],
+        &["--help"],
+        &["fit", "alexnet", "--on", "t4"],
+    ] {
         let output = place
             .command("sh")
             .args(["-c", closed, env!("CARGO_BIN_EXE_batchfit")])

@@ -96,17 +96,19 @@ def fit(
 
 
 def _asked(what: str, given: Mapping[str, Any], name: Optional[str] = None) -> Answer:
-    arguments = [str(find()), "fit", what]
+    arguments = [str(find()), "fit"]
     for flag, value in given.items():
         if value is None or value is False:
             continue
         arguments.append(f"--{flag.replace('_', '-')}")
         if value is not True:
-            arguments.append(json.dumps(value) if isinstance(value, (dict, list)) else str(value))
+            arguments.append(_written(value))
     with tempfile.TemporaryDirectory() as folder:
         document = Path(folder) / "document.json"
-        text = _run([*arguments, "--document", str(document)])
+        text = _run([*arguments, "--document", str(document), "--", what])
         if not document.exists():
+            if given.get("stored"):
+                raise FitError("stored answers are asked of a service, or by `batchfit fit --stored`")
             # Several cards, or the common ones where there is no GPU.
             raise FitError('one card is asked about at a time: on="rtx4090"')
         found = document.read_text(encoding="utf-8")
@@ -114,6 +116,13 @@ def _asked(what: str, given: Mapping[str, Any], name: Optional[str] = None) -> A
         # A graph has no name of its own.
         text = text.replace(text.partition(" on ")[0], name, 1)
     return Answer(json.loads(found), text)
+
+
+def _written(value: Any) -> str:
+    """As a flag takes it: several values with commas between them, what has members as JSON."""
+    if isinstance(value, (list, tuple)) and not any(isinstance(one, (dict, list, tuple)) for one in value):
+        return ",".join(map(str, value))
+    return json.dumps(value) if isinstance(value, (dict, list, tuple)) else str(value)
 
 
 def _run(arguments: list[str]) -> str:

@@ -228,16 +228,16 @@ class Tuning:
         """What the leader is told, in all processes; what fails there fails everywhere."""
         if ask is None:
             told = ranks.told_by_leader(None)
-        else:
-            try:
-                told = ask()
-            except SearchError as error:
-                ranks.told_by_leader({"failed": str(error)})
-                raise
-            told = ranks.told_by_leader(told)
-        if "failed" in told:
-            raise SearchError(told["failed"])
-        document: Document = told
+            if "failed" in told:
+                raise SearchError(told["failed"])
+            document: Document = told["told"]
+            return document
+        try:
+            document = ask()
+        except SearchError as error:
+            ranks.told_by_leader({"failed": str(error)})
+            raise
+        ranks.told_by_leader({"told": document})
         return document
 
     def _begin(self) -> None:
