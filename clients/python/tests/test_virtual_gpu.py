@@ -130,6 +130,24 @@ for step in range(3):
     optimizer.step()
 """
 
+THREADS = """
+import threading
+import torch
+
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+def train():
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+    optimizer.step()
+
+threads = [threading.Thread(target=train) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
 
 @unittest.skipUnless(BATCHFIT and sys.platform == "linux" and torch.version.cuda, "needs batchfit, Linux, and a PyTorch for CUDA")
 class VirtualGpu(unittest.TestCase):
@@ -151,6 +169,11 @@ class VirtualGpu(unittest.TestCase):
         seen = [int(line.split()[1]) for line in done.stderr.splitlines() if line.startswith("peak ")]
         self.assertEqual(seen[-1], answer["peak_allocated_bytes"])
         self.assertIn("snapshot.pickle", self.files)
+
+    def test_steps_of_threads_are_counted(self):
+        _, answer = self.run_it(text=THREADS, flags=["--steps", "0"])
+
+        self.assertEqual((answer["steps"], [note for note in answer["notes"] if "hooks" in note]), (16, []))
 
     def test_memory_that_runs_out_names_the_line(self):
         done, answer = self.run_it("4000000", "1", flags=["--memory-limit", "4GiB"])

@@ -96,6 +96,20 @@ def quietly(function):
     return watched
 
 
+def alone(function):
+    """Threads may train, each with its optimizer: one at a time moves the phase on."""
+
+    @functools.wraps(function)
+    def watched(*args, **kwargs):
+        with MOVING:
+            return function(*args, **kwargs)
+
+    return watched
+
+
+MOVING = threading.RLock()
+
+
 @quietly
 def doubt(size):
     """Somebody reads bytes that were never computed."""
@@ -156,6 +170,7 @@ class Phases:
         return bool(self.open) and self.open[-1][0] == name
 
     @quietly
+    @alone
     def began(self, module, is_training):
         """The first forward pass on the GPU."""
         if len(self.open) > 1:  # in an evaluation before the first step
@@ -173,6 +188,7 @@ class Phases:
         self.open.append([name, {}])
 
     @quietly
+    @alone
     def mode(self, module, is_training):
         """A module was told to train or to evaluate. Only a change that no `Trainer` made begins a phase, and only the module that began it ends it,
         or one that evaluates where that is not known: others, such as a student beside a teacher, take turns within a step."""
@@ -182,6 +198,7 @@ class Phases:
             self.interrupt("evaluation", module)
 
     @quietly
+    @alone
     def stepped(self, is_over=True):
         """An optimizer was called, which may be all that a step waits for."""
         self.fold()
@@ -246,11 +263,13 @@ class Steps:
         self.inside = 0  # whether DeepSpeed counts instead: it calls an optimizer for each part of the parameters
 
     @quietly
+    @alone
     def made(self, optimizer):
         self.known.add(optimizer)
         wrap_loaded()
 
     @quietly
+    @alone
     def after(self, optimizer, _args, _kwargs):
         if self.inside or torch.compiler.is_compiling():  # a step that is compiled is traced once, with this in it
             return
