@@ -25,6 +25,14 @@ def question(preset, limit):
     return {"model": model, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090", "memory_limit": limit}
 
 
+def convolutions(precision, limit):
+    """Of which scratch memory was not recorded in bfloat16, and weights take most of the limit."""
+    layers = [{"type": "conv2d", "out_channels": 512, "kernel_size": 3, "padding": 1}, {"type": "relu"}] * 2
+    layers += [{"type": "flatten"}, {"type": "linear", "out_features": 128}]
+    return {"model": {"layers": layers, "input": {"shape": [3, 16, 16]}, "loss": "cross_entropy"}, "training": {"precision": precision},
+            "device": "sim:rtx4090", "memory_limit": limit}
+
+
 # Small steps: its batch is thousands of samples.
 LAYERS = [{"type": "linear", "out_features": 512}, {"type": "relu"}, {"type": "linear", "out_features": 10}]
 SMALL = {"model": {"layers": LAYERS, "input": {"shape": [256]}, "loss": "cross_entropy"}, "device": "sim:h200", "memory_limit": "16GiB"}
@@ -102,6 +110,24 @@ def trained(batchfit, keys, trainings, needs, lies=0):
     return died
 
 
+def doubts(batchfit):
+    """What reports about a precision say of another one, which doubts more."""
+    safe, doubtful = convolutions("fp32", "1GiB"), convolutions("bf16", "512MiB")
+    with Service(batchfit) as service:
+        before = [service.ask("victim", asked)[1] for asked in (safe, doubtful)]
+        service.train("liar", doubtful, 0)
+        lied = service.ask("victim", safe)[1]["micro_batch"]
+        for turn in range(60):
+            service.train(f"key{turn % 3}", safe, 0)
+        after = [service.ask("victim", asked)[1] for asked in (safe, doubtful)]
+    batches = [[answer["micro_batch"] for answer in answers] for answers in (before, after)]
+    left = [answer["headroom"]["fraction"] for answer in before + after]
+    figures = (f"one key's report about bf16: fp32 {batches[0][0]} to {lied}; 60 trainings of fp32: {batches[0][0]} to {batches[1][0]} "
+               f"({left[0]:.1%} to {left[2]:.1%} left), bf16 {batches[0][1]} to {batches[1][1]} ({left[1]:.1%} to {left[3]:.1%})")
+    check(lied >= 0.95 * batches[0][0] and left[2] < left[0] and left[3] == left[1], figures)
+    return figures
+
+
 def alone(batchfit):
     """An honest key that trains a model alone."""
     needs = [0.02, 0.03, 0.036, 0.042, 0.049]
@@ -125,7 +151,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("batchfit", type=pathlib.Path)
     given = parser.parse_args()
-    run([(trial.__name__, lambda trial=trial: trial(given.batchfit)) for trial in (costs, alone, together)])
+    run([(trial.__name__, lambda trial=trial: trial(given.batchfit)) for trial in (costs, doubts, alone, together)])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 //! The answer to a fit: the `result` of `GET /v1/fits/{id}` and of `fit --json`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -9,6 +11,7 @@ use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict, is_nothing,
 };
+use crate::search::headroom::Doubt;
 
 /// What to train with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -416,7 +419,7 @@ impl FitResult {
 pub const MARGIN: &str = " as a safety margin:";
 
 /// What of the limit had to stay free.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Headroom {
     /// As a part of the limit, from 0 to 1.
     pub fraction: f64,
@@ -424,6 +427,11 @@ pub struct Headroom {
     pub from: HeadroomFrom,
     /// How many outcomes of earlier answers it follows from; 0 where it follows from none.
     pub outcomes: u64,
+    /// What the answer keeps free by itself for each of its doubts, as parts of the limit. Their sum is the headroom where nothing else
+    /// says what it is.
+    #[serde(default)]
+    #[schema(value_type = BTreeMap<String, f64>)]
+    pub doubts: BTreeMap<Doubt, f64>,
 }
 
 batchfit_step::listed! {

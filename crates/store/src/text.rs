@@ -28,6 +28,12 @@ impl JsonText {
 }
 
 impl JsonText {
+    /// A value as text.
+    pub(crate) fn written(value: &impl Serialize) -> JsonText {
+        let text = serde_json::to_string(value).expect("names and numbers can be written");
+        JsonText(Arc::from(text))
+    }
+
     /// A document as text.
     pub fn of(document: &serde_json::Value) -> JsonText {
         JsonText(Arc::from(document.to_string()))

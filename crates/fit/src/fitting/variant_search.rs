@@ -128,10 +128,10 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     /// Has batches leave this headroom from now on.
     pub(super) fn keep(&mut self, headroom: VariantHeadroom) {
         self.safe.clear();
-        self.simulated.keep(headroom);
         if let Some(real) = &mut self.real {
-            real.keep(headroom);
+            real.keep(headroom.clone());
         }
+        self.simulated.keep(headroom);
     }
 
     /// The maxima as far as they are known: confirmed, or else simulated.

@@ -381,6 +381,12 @@ pub(super) fn recommendations(
                 share: share(found.headroom.fraction),
                 from: found.headroom.from.name().to_owned(),
                 outcomes: integer("outcomes", found.headroom.outcomes)?,
+                doubts: found
+                    .headroom
+                    .doubts
+                    .iter()
+                    .map(|(doubt, fraction)| (*doubt, share(*fraction)))
+                    .collect(),
             }),
             created_at: now,
             stale: None,

@@ -370,3 +370,23 @@ async fn tables_on_which_no_version_starts_are_damaged() {
         Db::open(database).await.unwrap_err();
     }
 }
+
+/// What an answer left free for its own doubts began what others left free.
+#[tokio::test]
+async fn what_no_miss_asked_for_is_not_learnt_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("old.db");
+    let rows = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 6)
+         INSERT INTO learnt (id, model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
+             outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed)
+         SELECT n, 'm' || n, 'mine', 'NVIDIA H200', 'simulated', 'none', '', '2.11', 115000, 0, 0, n = 5, 0, 1, 1, 0, 0, 0, 0, 1, n FROM n;
+         INSERT INTO teller (learnt, owner, missed, agreed) VALUES (2, 'one', 150000, 0), (3, 'one', 150000, 0), (3, 'two', 36000, 0),
+             (4, '', 36000, 0), (5, 'one', 0, 0), (6, 'one', 150000, 0), (6, 'two', 140000, 0);";
+    older(&file, 41, rows).await;
+
+    let db = Db::open(file.to_str().unwrap()).await.unwrap();
+
+    let rows = db.learnt_rows(None, None, 9).await.unwrap();
+    let shares: Vec<i64> = rows.iter().map(|row| row.share).collect();
+    assert_eq!(shares, [5_000, 5_000, 36_000, 36_000, 115_000, 115_000]);
+}

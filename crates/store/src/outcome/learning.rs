@@ -4,8 +4,9 @@ use super::{Learning, LearntOn};
 use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
-use crate::{StoreError, Time, integer};
-use batchfit_fit::search::headroom::{FLOOR, HeadroomModel, Reporter, Sample};
+use crate::{JsonText, StoreError, Time, integer};
+use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Reporter, Sample};
+use sqlx::types::Json;
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
 /// or else of the key that taught most; those first that no miss taught, and those without outcomes for longest.
@@ -21,22 +22,22 @@ struct Row {
     share: i64,
     raised: i64,
     has_sunk: bool,
+    halved: Json<Halved>,
     agreed: i64,
     outcomes: i64,
     misses: i64,
 }
 
-by_name!(Row: id, owner, share, raised, has_sunk, agreed, outcomes, misses);
+by_name!(Row: id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses);
 
 /// What a key has told of it.
 struct ReporterRow {
     owner: String,
     missed: i64,
-    agreed: i64,
-    needed: i64,
+    agreements: Json<Vec<Agreement>>,
 }
 
-by_name!(ReporterRow: owner, missed, agreed, needed);
+by_name!(ReporterRow: owner, missed, agreements);
 
 /// What had to make room.
 struct DroppedRow {
@@ -61,6 +62,7 @@ impl Row {
             share: share(self.share),
             raised: share(self.raised),
             has_sunk: self.has_sunk,
+            halved: self.halved.0,
             agreed: count(self.agreed),
             outcomes: self.outcomes.unsigned_abs(),
             misses: self.misses.unsigned_abs(),
@@ -98,16 +100,16 @@ pub(super) async fn learn(
         reporters.push(Reporter::of(owner));
         reporters.len() - 1
     });
-    // What an agent says that its answer leaves free is its word, too.
-    let begin = if owner.contains('/') {
-        FLOOR
-    } else {
-        learning.begin
-    };
-    let mut learnt = row.map_or_else(|| HeadroomModel::begin(begin), Row::learnt);
-    let (before, raised) = (learnt.of(reporters[reporter].missed), learnt.raised);
-    learnt.take(learning.lesson, &mut reporters, reporter);
-    let after = learnt.of(reporters[reporter].missed);
+    let begin = Some(learning.of_others).filter(|_| owner.is_empty());
+    let mut learnt = row.map_or_else(
+        || HeadroomModel::begin(begin.unwrap_or_default()),
+        Row::learnt,
+    );
+    let doubts = &learning.doubts;
+    let before = learnt.of_answers(reporters[reporter].missed, doubts);
+    let raised = learnt.raised;
+    learnt.take(learning.lesson, doubts, &mut reporters, reporter);
+    let after = learnt.of_answers(reporters[reporter].missed, doubts);
     if learnt.raised > raised {
         let mut missed = reporters.iter().filter(|one| one.missed > Share(0));
         raised_by = if missed.all(|one| one.teller() == teller) {
@@ -128,13 +130,14 @@ pub(super) async fn learn(
         learning.error.unwrap_or(0),
     );
     // Servers of earlier versions may share the database: one number for all keys.
-    let needed = reporters.iter().map(|one| one.needed.0).max();
+    let needed = reporters.iter().map(|one| one.agreed().1.0).max();
     let shares = [learnt.share.0, learnt.raised.0, needed.unwrap_or(0)];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
+    let halved = JsonText::written(&learnt.halved);
     query!("keep what was learnt": execute, connection.on(),
         "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
-                             agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20)
+                             agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner, halved)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20, $21)
              ON CONFLICT (model_digest, gpu, source, strategy, driver, pytorch) DO UPDATE
             SET share = excluded.share, raised = excluded.raised, needed = excluded.needed, has_sunk = excluded.has_sunk,
                 agreed = excluded.agreed, outcomes = excluded.outcomes, misses = excluded.misses,
@@ -142,9 +145,9 @@ pub(super) async fn learn(
                 error_most = CASE WHEN excluded.peaks = 0 THEN learnt.error_most WHEN learnt.peaks = 0 THEN excluded.error_most
                                   WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
                 peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
-                owner = excluded.owner",
+                owner = excluded.owner, halved = excluded.halved",
         learning.model_digest, learning.model, on.gpu, on.source, on.strategy, on.driver, on.pytorch, share, raised,
-        needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by)?;
+        needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by, halved)?;
     let id: i64 = match id {
         Some(id) => id,
         None => query!("look for what was learnt": fetch_one scalar, connection.on(),
@@ -163,7 +166,7 @@ pub(super) async fn learn(
 async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Row>, StoreError> {
     let on = &learning.on;
     query!("read what was learnt of a model": fetch_optional Row, connection.on(),
-        "SELECT id, owner, share, raised, has_sunk, agreed, outcomes, misses
+        "SELECT id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
         learning.model_digest, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
@@ -172,12 +175,11 @@ async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Ro
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
     let rows = query!("read what keys told": fetch_all ReporterRow, connection.on(),
-        "SELECT owner, missed, agreed, needed FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
+        "SELECT owner, missed, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
-        agreed: count(row.agreed),
-        needed: share(row.needed),
+        agreements: row.agreements.0,
     });
     Ok(reporters.collect())
 }
@@ -188,13 +190,14 @@ async fn keep_reporters(
     reporters: &[Reporter],
 ) -> Result<(), StoreError> {
     for reporter in reporters {
-        let (missed, needed) = (i64::from(reporter.missed.0), i64::from(reporter.needed.0));
-        let agreements = i64::from(reporter.agreed);
+        let (agreed, needed) = reporter.agreed();
+        let [missed, needed] = [reporter.missed, needed].map(|share| i64::from(share.0));
+        let agreements = JsonText::written(&reporter.agreements);
         query!("keep what a key told": execute, connection.on(),
-            "INSERT INTO teller (learnt, owner, missed, agreed, needed) VALUES ($1, $2, $3, $4, $5)
+            "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements) VALUES ($1, $2, $3, $4, $5, $6)
                  ON CONFLICT (learnt, owner) DO UPDATE
-                SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed",
-            id, reporter.owner, missed, agreements, needed)?;
+                SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed, agreements = excluded.agreements",
+            id, reporter.owner, missed, i64::from(agreed), needed, agreements)?;
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 //! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
 
 use crate::text::by_name;
+use sqlx::types::Json;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -14,7 +15,7 @@ use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
 use crate::{Db, StoreError};
-use batchfit_fit::search::headroom::{HeadroomModel, of_others};
+use batchfit_fit::search::headroom::{Halved, HeadroomModel, of_others};
 
 /// Rows that are read at once; others are served between.
 const AT_A_TIME: i64 = 500;
@@ -99,8 +100,9 @@ struct OfModel {
 
 impl OfModel {
     /// What of it makes answers.
-    fn says(&self) -> (Share, bool, &HashMap<String, Share>) {
-        (self.learnt.share, self.learnt.has_sunk, &self.missed)
+    fn says(&self) -> (Share, bool, &Halved, &HashMap<String, Share>) {
+        let learnt = &self.learnt;
+        (learnt.share, learnt.has_sunk, &learnt.halved, &self.missed)
     }
 }
 
@@ -129,7 +131,7 @@ impl OnCard {
                 strategy: strategy.to_owned(),
                 share: confirmed,
                 unconfirmed: doubted,
-                replaces: false,
+                halved: Halved::default(),
                 of: CalibrationSource::Others,
                 outcomes: self.outcomes,
             });
@@ -151,7 +153,7 @@ impl OnCard {
             } else {
                 alone.max(doubted)
             },
-            replaces: learnt.has_sunk,
+            halved: learnt.halved.clone(),
             of: CalibrationSource::Itself,
             outcomes: learnt.outcomes,
         })
@@ -170,13 +172,14 @@ struct ChangedRow {
     share: i64,
     raised: i64,
     has_sunk: bool,
+    halved: Json<Halved>,
     agreed: i64,
     outcomes: i64,
     misses: i64,
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, agreed, outcomes, misses, changed);
+by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, halved, agreed, outcomes, misses, changed);
 
 /// What the misses of a key ask for of one that has changed.
 struct MissedRow {
@@ -209,15 +212,15 @@ impl Lessons {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
-            let (learnt, before) = (row.model.learnt, card.models.remove(&row.model_digest));
+            let (learnt, before) = (&row.model.learnt, card.models.remove(&row.model_digest));
             has_turned |= before.as_ref().map(OfModel::says) != Some(row.model.says());
-            card.models.insert(row.model_digest, row.model);
             let before = before.map(|before| before.learnt);
             card.outcomes += learnt.outcomes;
-            card.outcomes -= before.map_or(0, |before| before.outcomes);
+            card.outcomes -= before.as_ref().map_or(0, |before| before.outcomes);
             if before.map(|before| before.raised) != Some(learnt.raised) {
                 raised.insert(on);
             }
+            card.models.insert(row.model_digest, row.model);
         }
         for on in raised {
             if let Some(card) = known.cards.get_mut(&on) {
@@ -276,7 +279,7 @@ impl Lessons {
         taught.reduce(|one, other| {
             let unconfirmed = one.unconfirmed.max(other.unconfirmed);
             let both = [one, other].into_iter();
-            let most = both.max_by_key(|it| (it.share, it.replaces, it.outcomes));
+            let most = both.max_by_key(|it| (it.share, it.halved.kinds(), it.outcomes));
             HeadroomCalibration {
                 unconfirmed,
                 ..most.expect("two are there")
@@ -318,7 +321,7 @@ impl Db {
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
         let rows = query!("read what was learnt": fetch_all ChangedRow, self.pool.on(),
             "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised,
-                      has_sunk, agreed, outcomes, misses, changed
+                      has_sunk, halved, agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2", changed, AT_A_TIME)?;
         let last = rows.last().map_or(changed, |row| row.changed);
         // What changed meanwhile is read after this.
@@ -344,6 +347,7 @@ impl Db {
                     share: share(row.share),
                     raised: share(row.raised),
                     has_sunk: row.has_sunk,
+                    halved: row.halved.0,
                     agreed: count(row.agreed),
                     outcomes: row.outcomes.unsigned_abs(),
                     misses: row.misses.unsigned_abs(),

@@ -12,7 +12,7 @@ use sqlx::types::Json;
 use super::engine::{Link, query};
 use super::{Db, JsonText, StoreError, Time, integer};
 use crate::units::Share;
-use batchfit_fit::search::headroom::{RejectReason, Sample, TrainingRun};
+use batchfit_fit::search::headroom::{Doubts, RejectReason, Sample, TrainingRun};
 use learning::learn;
 pub(crate) use learning::share;
 pub use learnt::LearntOn;
@@ -57,8 +57,10 @@ pub struct Learning {
     pub model_digest: String,
     /// What a person calls that.
     pub model: String,
-    /// What the answer left free, where nothing was learnt before.
-    pub begin: Share,
+    /// What the answer leaves free by itself.
+    pub doubts: Doubts,
+    /// What it left free because of other models, where nothing was learnt before: where keys are needed that confirms nothing.
+    pub of_others: Share,
     /// How far the peak was above the predicted one, in millionths of that, where that was compared.
     pub error: Option<i64>,
 }
@@ -124,7 +126,7 @@ pub struct StoredLearnt {
     pub pytorch: String,
     /// What is left free, in millionths of the limit.
     pub share: i64,
-    /// Whether that takes the place of the headroom of answers.
+    /// Whether it has sunk.
     pub has_sunk: bool,
     /// Outcomes in a row that agree.
     pub agreed: i64,

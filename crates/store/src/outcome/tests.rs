@@ -6,6 +6,7 @@ use crate::fit::Attempt;
 use crate::model::CalibrationSource;
 use crate::units::Bytes;
 use batchfit_fit::search::ask_tell::Outcome;
+use batchfit_fit::search::headroom::{Doubt, Halved};
 
 async fn in_memory(recommendations: u32) -> TestDatabase {
     let db = TestDatabase::new().await;
@@ -41,13 +42,20 @@ fn new_outcome(model: &str, learning: Result<Sample, RejectReason>) -> NewOutcom
             on: card(),
             model_digest: model.to_owned(),
             model: "mine".to_owned(),
-            begin: Share(5_000),
+            doubts: doubts(),
+            of_others: Share(0),
             error: Some(1_000),
         }),
         owner: String::new(),
         named: None,
         created_at: Time(7),
     }
+}
+
+/// What answers about a card keep free that was not measured.
+fn doubts() -> Doubts {
+    let all = [(Doubt::Driver, Share(5_000)), (Doubt::Card, Share(10_000))];
+    all.into_iter().collect()
 }
 
 const MISS: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(32_000)));
@@ -65,10 +73,10 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
 
     assert_eq!(
         (kept.headroom_before, kept.headroom_after),
-        (Some(5_000), Some(36_000))
+        (Some(15_000), Some(36_000))
     );
     let taught = db.calibration(&card(), "a", "", false).unwrap();
-    assert_eq!((taught.share, taught.replaces), (Share(36_000), false));
+    assert_eq!((taught.share, taught.halved.kinds()), (Share(36_000), 0));
     assert_eq!((taught.of, taught.outcomes), (CalibrationSource::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
     // One that agrees changes no answer, and twenty do.
@@ -80,7 +88,8 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
     db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     assert_ne!(db.learnt_turns(), turns);
     let taught = db.calibration(&card(), "a", "", false).unwrap();
-    assert!(taught.share < Share(36_000) && taught.replaces);
+    assert!(taught.share < Share(36_000));
+    assert_eq!(taught.halved.kept(&doubts()), Share(7_500));
     let [row] = db
         .learnt_rows(None, None, 9)
         .await
@@ -111,7 +120,7 @@ async fn misses_of_a_key_count_for_itself_and_are_unconfirmed_for_others() {
     };
     let turns = db.learnt_turns();
 
-    assert_eq!(tell("mine", "a", MISS).await, (Some(5_000), Some(36_000)));
+    assert_eq!(tell("mine", "a", MISS).await, (Some(15_000), Some(36_000)));
 
     assert_ne!(db.learnt_turns(), turns);
     assert_eq!(taught(&db, "a", "mine"), Some((36_000, 0)));
@@ -182,6 +191,15 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
     assert_eq!(
         (taught.share, taught.of),
         (Share(36_000), CalibrationSource::Others)
+    );
+    // One that agrees does not undo it.
+    let mut agrees = new_outcome("c", AGREES);
+    agrees.learning.as_mut().unwrap().of_others = taught.share;
+    db.add_outcome(&agrees).await.unwrap();
+    let own = db.calibration(&card(), "c", "", false).unwrap();
+    assert_eq!(
+        (own.share, own.of),
+        (Share(36_000), CalibrationSource::Itself)
     );
     let elsewhere = LearntOn {
         gpu: "NVIDIA L4".to_owned(),
@@ -381,15 +399,18 @@ async fn a_kind_of_card_learns_from_machines_with_any_driver() {
 
     // A card of a liar's own, of whose driver nobody else has told.
     let sunk = "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk, agreed,
-            outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner)
-        VALUES ('b', 'mine', 'NVIDIA H200', 'probed', 'none', '580.95.5', '2.11', 5000, 5000, 0, TRUE, 20, 20, 0, 0, 0, 0, 0, 1, 9, '')";
-    db.run(sunk).await.unwrap();
+            outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner, halved)
+        VALUES ('b', 'mine', 'NVIDIA H200', 'probed', 'none', '580.95.5', '2.11', 5000, 5000, 0, TRUE, 20, 20, 0, 0, 0, 0, 0, 1, 9, '', 'HALVED')";
+    let mut halved = Halved::default();
+    halved.halve(&doubts());
+    let halved = serde_json::to_string(&halved).unwrap();
+    db.run(sunk.replace("HALVED", &halved)).await.unwrap();
     let mut lie = new_outcome("b", MISS);
     lie.learning.as_mut().unwrap().on = on("liar");
     lie.owner = "liar".to_owned();
     db.add_outcome(&lie).await.unwrap();
     let taught = db.calibration(&on(""), "b", "victim", true).unwrap();
-    assert_eq!((taught.share, taught.replaces), (Share(5_000), true));
+    assert_eq!((taught.share, taught.halved.kinds()), (Share(5_000), 1));
     assert!(taught.unconfirmed > Share(5_000), "{taught:?}");
 }
 

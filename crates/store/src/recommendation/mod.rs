@@ -32,8 +32,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::engine::{Link, query};
-use super::{StoreError, Time, integer, with_context};
+use super::{JsonText, StoreError, Time, integer, with_context};
 use crate::units::Share;
+use batchfit_fit::search::headroom::Doubts;
 
 pub use nearest::{Nearest, NearestQuery, is_simulation};
 pub(super) use result_index::ResultIndex;
@@ -143,6 +144,9 @@ pub struct StoredHeadroom {
     /// How many outcomes of earlier answers it follows from.
     #[schema(minimum = 0)]
     pub outcomes: i64,
+    /// What it leaves free by itself.
+    #[serde(skip)]
+    pub doubts: Doubts,
 }
 
 #[expect(
@@ -176,18 +180,20 @@ impl StoredRecommendation {
         let millionths = headroom.map_or(0, |headroom| i64::from(headroom.share.0));
         let from = headroom.map_or("default", |headroom| headroom.from.as_str());
         let outcomes = headroom.map_or(0, |headroom| headroom.outcomes);
+        let doubts = headroom.map_or_else(Doubts::default, |headroom| headroom.doubts.clone());
+        let doubts = JsonText::written(&doubts);
         macro_rules! inserted {
             (texts: [$($text:ident),*], optional: [$($optional:ident),*], numbers: [$($number:ident),*], others: [$($other:ident: $type:ty),*]) => {
                 query!(execute, connection.on(), "INSERT INTO recommendation (
-                 id, fit_id, created_at, headroom_millionths, headroom_from, headroom_outcomes,
+                 id, fit_id, created_at, headroom_millionths, headroom_from, headroom_outcomes, doubts,
                  model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
                  strategy, pytorch, rules, model_digest, optimizer, optimizer_impl, speed_from, driver, cudnn,
                  rank, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                  step_ms, optimizer_step_ms, samples_per_second, pareto)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-                     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41)",
-                    self.id, self.fit_id, self.created_at, millionths, from, outcomes
+                     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42)",
+                    self.id, self.fit_id, self.created_at, millionths, from, outcomes, doubts
                     $(, self.$text)* $(, self.$optional)* $(, self.$number)* $(, self.$other)*)
             };
         }

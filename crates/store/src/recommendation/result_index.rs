@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use sqlx::Row as _;
+use sqlx::types::Json;
 
 use super::columns::{Columns, Current};
 use super::row::{PackedRow, TextTable};
@@ -25,6 +26,7 @@ use crate::engine::query;
 use crate::outcome::{Lessons, share};
 use crate::text::by_name;
 use crate::{Db, StoreError};
+use batchfit_fit::search::headroom::Doubts;
 
 /// How many rows are read at a time.
 const AT_A_TIME: i64 = 1000;
@@ -130,6 +132,7 @@ macro_rules! read {
                     share: share(row.try_get("headroom_millionths")?),
                     from: row.try_get("headroom_from")?,
                     outcomes: row.try_get("headroom_outcomes")?,
+                    doubts: row.try_get::<Json<Doubts>, _>("doubts")?.0,
                 };
                 let mut stored = StoredRecommendation {
                     $($column: row.try_get(stringify!($column))?,)*
@@ -251,7 +254,7 @@ impl Db {
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
                       pareto, objective, batchfit_version, created_at, strategy,
                       driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
-                      headroom_outcomes, model_digest
+                      headroom_outcomes, doubts, model_digest
                  FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)?;
         Ok(rows
             .into_iter()

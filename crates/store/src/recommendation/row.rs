@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{StoredHeadroom, StoredRecommendation};
 use crate::Time;
 use crate::units::Share;
+use batchfit_fit::search::headroom::Doubts;
 
 /// A text that many rows share, by its number; 0 is none.
 pub(super) type TextId = u32;
@@ -58,8 +59,8 @@ macro_rules! packed {
             $($number: i64,)*
             $($other: $type,)*
             created_at: i64,
-            /// Who says so, the share and the outcomes.
-            headroom: (TextId, u32, i64),
+            /// Who says so, the share, the outcomes and the doubts.
+            headroom: (TextId, u32, i64, Doubts),
         }
 
         impl PackedRow {
@@ -74,7 +75,7 @@ macro_rules! packed {
                     $($number: row.$number,)*
                     $($other: row.$other,)*
                     created_at: row.created_at.0,
-                    headroom: headroom.map_or((0, 0, 0), |it| (number(Some(&it.from)), it.share.0, it.outcomes)),
+                    headroom: headroom.map_or_else(Default::default, |it| (number(Some(&it.from)), it.share.0, it.outcomes, it.doubts.clone())),
                 };
                 let packed = postcard::to_allocvec(&unpacked).expect("texts and numbers can be packed");
                 PackedRow(packed.into())
@@ -82,7 +83,7 @@ macro_rules! packed {
 
             pub(super) fn unpack(&self, words: &TextTable) -> StoredRecommendation {
                 let unpacked = self.unpacked();
-                let (from, share, outcomes) = unpacked.headroom;
+                let (from, share, outcomes, doubts) = unpacked.headroom;
                 StoredRecommendation {
                     id: unpacked.id.to_owned(),
                     fit_id: unpacked.fit_id.to_owned(),
@@ -90,7 +91,7 @@ macro_rules! packed {
                     $($optional: words.text(unpacked.$optional),)*
                     $($number: unpacked.$number,)*
                     $($other: unpacked.$other,)*
-                    headroom: words.text(from).map(|from| StoredHeadroom { share: Share(share), from, outcomes }),
+                    headroom: words.text(from).map(|from| StoredHeadroom { share: Share(share), from, outcomes, doubts }),
                     created_at: Time(unpacked.created_at),
                     stale: None,
                 }

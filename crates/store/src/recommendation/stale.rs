@@ -148,15 +148,11 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons, reader: &str) -> Opti
     let is_for_agents = !is_simulation(&row.device);
     let on = row.learnt_on();
     let taught = lessons.calibration(&on, &row.model_digest, reader, is_for_agents)?;
-    let (was, now) = (headroom.share, taught.share);
+    let kept = taught.halved.kept(&headroom.doubts);
+    let (was, now) = (headroom.share, taught.share.max(kept));
     let is_more = was > now.max(taught.unconfirmed);
-    let is_other = if taught.replaces {
-        now > was || is_more
-    } else {
-        // What it left free by itself may have been more.
-        now > was
-            || (headroom.from == "learnt" && taught.of == CalibrationSource::Itself && is_more)
-    };
+    let is_learnt = headroom.from == "learnt" && taught.of == CalibrationSource::Itself;
+    let is_other = now > was || (is_more && (is_learnt || kept < headroom.doubts.total()));
     let percent = |share: Share| Some(format!("{:.2}%", share.fraction() * 100.0));
     is_other.then(|| Outdated {
         what: "headroom",

@@ -8,6 +8,7 @@ use crate::database::test_database::TestDatabase;
 use crate::model::ENGINE_DIGEST;
 use crate::units::Share;
 use crate::{Db, Time};
+use batchfit_fit::search::headroom::Doubt;
 
 /// A row of a fit of its own, as another process writes it.
 async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
@@ -77,6 +78,9 @@ async fn a_row_comes_out_as_it_was_stored() {
             share: Share(32_727),
             from: "learnt".to_owned(),
             outcomes: 40,
+            doubts: [(Doubt::Driver, Share(5_000)), (Doubt::Far, Share(7_500))]
+                .into_iter()
+                .collect(),
         }),
         ..row(1, "NVIDIA H200", i64::MAX)
     };
@@ -228,6 +232,7 @@ fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
             share: Share(5_000),
             from: "default".to_owned(),
             outcomes: 0,
+            doubts: [(Doubt::Driver, Share(5_000))].into_iter().collect(),
         }),
         created_at: Time(i64::from(number)),
         stale: None,

@@ -249,15 +249,15 @@ impl<'a> ProbeCache<'a> {
 
     /// Has all its probes leave this headroom from now on.
     pub(in crate::fitting) fn keep(&mut self, headroom: VariantHeadroom) {
-        self.headroom = headroom;
         for probed in self.seen.values_mut() {
-            probed.headroom = headroom;
+            probed.headroom = headroom.clone();
         }
+        self.headroom = headroom;
     }
 
     /// The headroom of its probes.
     pub(in crate::fitting) fn headroom(&self) -> VariantHeadroom {
-        self.headroom
+        self.headroom.clone()
     }
 
     /// Whether its device can run nothing any more.
@@ -381,7 +381,7 @@ impl<'a> ProbeCache<'a> {
             let mut probed = self
                 .prober
                 .probe(&self.variant, batch, self.limit, detail)?;
-            probed.headroom = self.headroom;
+            probed.headroom = self.headroom.clone();
             self.observer.after();
             if probed.report.verdict == Verdict::Failed {
                 return Err(self.failed(&probed.report));
@@ -420,7 +420,7 @@ impl<'a> ProbeCache<'a> {
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
         )?;
         let mut probed = self.prober.probe(&self.variant, batch, limit, detail)?;
-        probed.headroom = self.headroom;
+        probed.headroom = self.headroom.clone();
         self.observer.after();
         Ok(probed)
     }

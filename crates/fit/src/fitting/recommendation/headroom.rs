@@ -4,9 +4,12 @@
 //! Shares of the limit by which peak reserved memory was predicted too low; see Note [Measured errors].
 #![doc = include_str!("../NOTES.md")]
 
+use std::sync::Arc;
+
 use crate::graph::{Graph, Lifetimes};
-use crate::model::{CalibrationSource, Request, Variant, strategy};
+use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
+use crate::search::headroom::{Doubt, Doubts};
 use crate::shape::{Extent, numel};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
@@ -85,6 +88,21 @@ impl Uncertainty {
         }
     }
 
+    /// What it is about, for what outcomes teach of such doubts.
+    fn doubt(self) -> Doubt {
+        match self {
+            Uncertainty::Driver | Uncertainty::Beyond(_) => Doubt::Driver,
+            Uncertainty::Lifetimes => Doubt::Lifetimes,
+            Uncertainty::Workspaces(_) | Uncertainty::GroupedVolumes => Doubt::Workspaces,
+            Uncertainty::Functions => Doubt::Functions,
+            Uncertainty::Card => Doubt::Card,
+            Uncertainty::Extrapolated(_) => Doubt::Extrapolated,
+            Uncertainty::Far(_) => Doubt::Far,
+            Uncertainty::Short(_) => Doubt::Short,
+            Uncertainty::Assumed(_) => Doubt::Assumed,
+        }
+    }
+
     /// What the reader is told.
     pub(in crate::fitting) fn reason(self) -> &'static str {
         match self {
@@ -155,6 +173,15 @@ fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
     Bytes((limit.0 as f64 * share.clamp(0.0, 1.0)) as u64) + bytes
 }
 
+/// How much of `limit` is left free for each.
+fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
+    let share = |it: &Uncertainty| Share::of(headroom(&[*it], limit), limit);
+    uncertainties
+        .iter()
+        .map(|it| (it.doubt(), share(it)))
+        .collect()
+}
+
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
 /// compiled, where the driver happens to put its segments.
 pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
@@ -200,20 +227,13 @@ impl Assumed {
 }
 
 /// Who says what is left free of one variant.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::fitting) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
-    /// Outcomes: so much at the least, or exactly.
-    HeadroomCalibration {
-        share: Share,
-        /// What one other key alone asks for.
-        unconfirmed: Share,
-        replaces: bool,
-        of: CalibrationSource,
-        outcomes: u64,
-    },
+    /// Outcomes, where they ask for more, or have shown that less is enough for such doubts.
+    Learnt(Arc<HeadroomCalibration>),
     /// The request.
     Asked(Share),
 }
@@ -230,13 +250,7 @@ impl VariantHeadroom {
             .iter()
             .find(|calibration| calibration.strategy == named);
         calibration.map_or(VariantHeadroom::ByDoubts, |calibration| {
-            VariantHeadroom::HeadroomCalibration {
-                share: calibration.share,
-                unconfirmed: calibration.unconfirmed,
-                replaces: calibration.replaces,
-                of: calibration.of,
-                outcomes: calibration.outcomes,
-            }
+            VariantHeadroom::Learnt(Arc::new(calibration.clone()))
         })
     }
 
@@ -244,86 +258,77 @@ impl VariantHeadroom {
     /// for more.
     pub(in crate::fitting) fn with_unconfirmed(mut self, left: Share) -> Option<VariantHeadroom> {
         match &mut self {
-            VariantHeadroom::HeadroomCalibration {
-                share, unconfirmed, ..
-            } if *unconfirmed > *share => {
-                *share = left.clamp(*share, *unconfirmed);
+            VariantHeadroom::Learnt(learnt) if learnt.unconfirmed > learnt.share => {
+                let learnt = Arc::make_mut(learnt);
+                learnt.share = left.clamp(learnt.share, learnt.unconfirmed);
                 Some(self)
             }
-            VariantHeadroom::HeadroomCalibration { .. }
-            | VariantHeadroom::ByDoubts
-            | VariantHeadroom::Asked(_) => None,
+            VariantHeadroom::Learnt(_) | VariantHeadroom::ByDoubts | VariantHeadroom::Asked(_) => {
+                None
+            }
         }
     }
 
     /// The headroom below `limit`.
-    pub(in crate::fitting) fn bytes(self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
-        let doubted = || headroom(uncertainties, limit);
+    pub(in crate::fitting) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+        let doubted = headroom(uncertainties, limit);
         match self {
-            VariantHeadroom::ByDoubts => doubted(),
+            VariantHeadroom::ByDoubts => doubted,
             VariantHeadroom::Asked(share) => share.bytes(limit),
-            VariantHeadroom::HeadroomCalibration {
-                share, replaces, ..
-            } if replaces => share.bytes(limit),
-            VariantHeadroom::HeadroomCalibration { share, .. } => share.bytes(limit).max(doubted()),
+            VariantHeadroom::Learnt(learnt) => {
+                let times = learnt.halved.times(&doubts(uncertainties, limit));
+                let kept = doubted.0.checked_shr(times).unwrap_or(0);
+                learnt.share.bytes(limit).max(Bytes(kept))
+            }
         }
     }
 
     /// The same for the answer's document.
     pub(in crate::fitting) fn document(
-        self,
+        &self,
         uncertainties: &[Uncertainty],
         limit: Bytes,
     ) -> Headroom {
-        let doubted = Share::of(headroom(uncertainties, limit), limit);
-        let by_doubts = Headroom {
-            fraction: doubted.fraction(),
-            from: HeadroomFrom::Default,
-            outcomes: 0,
-        };
-        match self {
-            VariantHeadroom::ByDoubts => by_doubts,
-            VariantHeadroom::Asked(share) => Headroom {
-                fraction: share.fraction(),
-                from: HeadroomFrom::Asked,
-                outcomes: 0,
-            },
-            VariantHeadroom::HeadroomCalibration {
-                share, replaces, ..
-            } if !replaces && share < doubted => by_doubts,
-            VariantHeadroom::HeadroomCalibration {
-                share,
-                of,
-                outcomes,
-                ..
-            } => Headroom {
-                fraction: share.fraction(),
-                from: match of {
+        let doubts = doubts(uncertainties, limit);
+        let (share, from, outcomes) = match self {
+            VariantHeadroom::ByDoubts => (doubts.total(), HeadroomFrom::Default, 0),
+            VariantHeadroom::Asked(share) => (*share, HeadroomFrom::Asked, 0),
+            VariantHeadroom::Learnt(learnt) => {
+                let kept = learnt.halved.kept(&doubts);
+                let from = match learnt.of {
+                    _ if kept == doubts.total() && kept > learnt.share => HeadroomFrom::Default,
                     CalibrationSource::Itself => HeadroomFrom::Learnt,
                     CalibrationSource::Others => HeadroomFrom::Others,
-                },
-                outcomes,
-            },
+                };
+                let is_taught = from != HeadroomFrom::Default;
+                let outcomes = if is_taught { learnt.outcomes } else { 0 };
+                (learnt.share.max(kept), from, outcomes)
+            }
+        };
+        Headroom {
+            fraction: share.fraction(),
+            from,
+            outcomes,
+            doubts: doubts
+                .each()
+                .map(|(doubt, share)| (doubt, share.fraction()))
+                .collect(),
         }
     }
 
     /// What a reader is told of it.
-    pub(in crate::fitting) fn why(self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    pub(in crate::fitting) fn why(&self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
-        match self.document(uncertainties, limit).from {
+        let document = self.document(uncertainties, limit);
+        match document.from {
             HeadroomFrom::Default => kept_free(left, uncertainties, limit),
             HeadroomFrom::Asked => {
                 format!("headroom is {left} of the limit, because the request sets it")
             }
             HeadroomFrom::Learnt => {
-                let outcomes = match self {
-                    VariantHeadroom::HeadroomCalibration { outcomes: 1, .. } => {
-                        "one outcome".to_owned()
-                    }
-                    VariantHeadroom::HeadroomCalibration { outcomes, .. } => {
-                        format!("{outcomes} outcomes")
-                    }
-                    VariantHeadroom::ByDoubts | VariantHeadroom::Asked(_) => String::new(),
+                let outcomes = match document.outcomes {
+                    1 => "one outcome".to_owned(),
+                    outcomes => format!("{outcomes} outcomes"),
                 };
                 format!(
                     "headroom is {left} of the limit, learnt from {outcomes} of earlier answers for this model and card"
@@ -356,6 +361,7 @@ fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> St
 mod tests {
     use super::*;
     use crate::graph::{Builder, Content, UntracedFunction};
+    use crate::search::headroom::Halved;
     use crate::shape::DType;
 
     #[test]
@@ -413,39 +419,60 @@ mod tests {
     const LIMIT: Bytes = Bytes(1_000_000);
     const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];
 
-    fn calibration(millionths: u32, replaces: bool) -> VariantHeadroom {
-        VariantHeadroom::HeadroomCalibration {
+    /// So much at the least, after what these doubts keep was halved so often.
+    fn calibration(millionths: u32, times: usize) -> VariantHeadroom {
+        let mut halved = Halved::default();
+        (0..times).for_each(|_| halved.halve(&doubts(&DOUBTS, LIMIT)));
+        VariantHeadroom::Learnt(Arc::new(HeadroomCalibration {
+            strategy: "none".to_owned(),
             share: Share(millionths),
             unconfirmed: Share(0),
-            replaces,
+            halved,
             of: CalibrationSource::Itself,
             outcomes: 3,
-        }
+        }))
     }
 
     #[test]
-    fn what_was_learnt_adds_until_it_may_replace() {
-        let headroom = |headroom: VariantHeadroom| {
-            let document = headroom.document(&DOUBTS, LIMIT);
-            (headroom.bytes(&DOUBTS, LIMIT).0, document.from)
+    fn what_was_learnt_adds_and_halves_the_doubts_that_it_is_about() {
+        let of = |headroom: &VariantHeadroom, doubts: &[Uncertainty]| {
+            let document = headroom.document(doubts, LIMIT);
+            (headroom.bytes(doubts, LIMIT).0, document.from)
         };
+        let headroom = |headroom: VariantHeadroom| of(&headroom, &DOUBTS);
 
         assert_eq!(
             headroom(VariantHeadroom::ByDoubts),
             (15_000, HeadroomFrom::Default)
         );
         assert_eq!(
-            headroom(calibration(30_000, false)),
+            headroom(calibration(30_000, 0)),
             (30_000, HeadroomFrom::Learnt)
         );
         assert_eq!(
-            headroom(calibration(9_000, false)),
+            headroom(calibration(9_000, 0)),
             (15_000, HeadroomFrom::Default)
         );
         assert_eq!(
-            headroom(calibration(9_000, true)),
-            (9_000, HeadroomFrom::Learnt)
+            headroom(calibration(5_000, 1)),
+            (7_500, HeadroomFrom::Learnt)
         );
+        assert_eq!(
+            headroom(calibration(5_000, 9)),
+            (5_000, HeadroomFrom::Learnt)
+        );
+        // An answer that doubts something else, too, or much more, keeps all of it.
+        for (more, left) in [
+            (Uncertainty::Workspaces(Bytes(100_000)), 115_000),
+            (Uncertainty::Assumed(Bytes(2_000)), 17_000),
+            (Uncertainty::Extrapolated(Bytes(16_000)), 17_000),
+            (Uncertainty::Far(1), 17_500),
+            (Uncertainty::Short(Bytes(1)), 15_001),
+            (Uncertainty::Driver, 20_000),
+        ] {
+            let found = of(&calibration(5_000, 9), &[DOUBTS[0], DOUBTS[1], more]);
+            assert_eq!(found, (left, HeadroomFrom::Default), "{more:?}");
+        }
         assert_eq!(
             headroom(VariantHeadroom::Asked(Share(1_000))),
             (1_000, HeadroomFrom::Asked)
@@ -459,7 +486,7 @@ mod tests {
     #[test]
     fn what_the_document_says_is_the_very_share() {
         for limit in [(12 << 30) + 1, 24_564_989_952, 7] {
-            let document = calibration(32_727, true).document(&DOUBTS, Bytes(limit));
+            let document = calibration(32_727, 1).document(&DOUBTS, Bytes(limit));
             assert!((document.fraction - 0.032_727).abs() < 1e-12);
         }
         let document = VariantHeadroom::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));

@@ -12,6 +12,7 @@ use crate::fitting::recommendation::headroom::Uncertainty;
 use crate::limits::Cancel;
 use crate::model::{CalibrationSource, HeadroomCalibration, SearchMode, Variant};
 use crate::probe::Evidence;
+use crate::search::headroom::Halved;
 use crate::units::{Bytes, Share};
 use crate::{EngineError, Work};
 
@@ -43,7 +44,7 @@ fn taught(share: u32, unconfirmed: u32) -> FitSpec<'static> {
         strategy: "none".to_owned(),
         share: Share(share),
         unconfirmed: Share(unconfirmed),
-        replaces: false,
+        halved: Halved::default(),
         of: CalibrationSource::Itself,
         outcomes: 1,
     };

@@ -95,12 +95,12 @@ impl Request {
                 strategy,
                 share,
                 unconfirmed,
-                replaces,
+                halved,
                 of,
                 // It is told with the answer, and does not change it.
                 outcomes: _,
             } = calibration;
-            (strategy, share, unconfirmed, replaces, of)
+            (strategy, share, unconfirmed, halved, of)
         }));
         fingerprint.add(notes);
         fingerprint.add(assumptions);

@@ -12,6 +12,7 @@ use crate::model::{
     MixedPrecision, ModelFiles, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
 };
 use crate::ops::{Norm, Op};
+use crate::search::headroom::{Doubts, Halved};
 use crate::shape::DType;
 use crate::units::Bytes;
 use batchfit_models::members::{Kind, Object, TRAINING};
@@ -259,12 +260,14 @@ fn a_config_that_names_no_class_is_refused_for_that_whatever_its_task() {
     }
 }
 
-fn calibration(share: u32, replaces: bool) -> HeadroomCalibration {
+fn calibration(share: u32, times: usize) -> HeadroomCalibration {
+    let mut halved = Halved::default();
+    (0..times).for_each(|_| halved.halve(&Doubts::default()));
     HeadroomCalibration {
         strategy: "none".to_owned(),
         share: Share(share),
         unconfirmed: Share(0),
-        replaces,
+        halved,
         of: CalibrationSource::Itself,
         outcomes: 1,
     }
@@ -272,7 +275,7 @@ fn calibration(share: u32, replaces: bool) -> HeadroomCalibration {
 
 #[test]
 fn headroom_of_the_request_comes_before_calibration() {
-    let calibration = || vec![calibration(30_000, false)];
+    let calibration = || vec![calibration(30_000, 0)];
     let of = |headroom: Value| {
         parse(json!({ "model": { "preset": "resnet18" }, "headroom": headroom }))
             .with_calibration(calibration())
@@ -332,12 +335,12 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.target_batch = Some(64),
         &|other| other.memory_limit = Some(MemoryLimit::Fraction(0.5)),
         &|other| other.headroom = Some(Share(30_000)),
-        &|other| other.calibration = vec![calibration(30_000, false)],
-        &|other| other.calibration = vec![calibration(30_000, true)],
+        &|other| other.calibration = vec![calibration(30_000, 0)],
+        &|other| other.calibration = vec![calibration(30_000, 1)],
         &|other| {
             other.calibration = vec![HeadroomCalibration {
                 unconfirmed: Share(40_000),
-                ..calibration(30_000, true)
+                ..calibration(30_000, 1)
             }];
         },
         &|other| other.device = DeviceChoice::Cuda(0),
@@ -355,7 +358,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     let told_again = |outcomes| {
         let calibration = HeadroomCalibration {
             outcomes,
-            ..calibration(30_000, true)
+            ..calibration(30_000, 1)
         };
         let request = request.clone().with_calibration(vec![calibration]);
         request.fingerprint(&lowered, None)

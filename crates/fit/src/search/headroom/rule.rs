@@ -3,7 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::Sample;
+use super::doubts::{Doubts, Halved, MOST_KINDS};
 use crate::units::Share;
 
 /// What is left free at the least: what the driver's placement of memory was measured to be worth. See Note [Measured errors]
@@ -37,15 +40,18 @@ const MARGIN_PART: u32 = 8;
 const GRAIN: u32 = 500;
 
 /// What is known about one model on one card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadroomModel {
-    /// The headroom of keys whose own misses ask for no more: see [`HeadroomModel::of`].
+    /// The least headroom of answers to keys whose own misses ask for no more: see [`HeadroomModel::of`].
     pub share: Share,
     /// What misses have asked for, as far as it has not sunk since, those of one key alone too; nothing before the first.
     pub raised: Share,
-    /// Whether it has sunk by what was learnt: until then it only adds to the headroom of answers.
+    /// Whether it has sunk by what was learnt.
     pub has_sunk: bool,
-    /// How many outcomes have agreed with it since it last sank, without those before a key's last miss.
+    /// How much less answers keep free by themselves.
+    pub halved: Halved,
+    /// How many outcomes about answers with the same doubts have agreed with it since it last sank by those, without those before a
+    /// key's last miss.
     pub agreed: u32,
     /// Outcomes that were learnt from.
     pub outcomes: u64,
@@ -60,10 +66,19 @@ pub struct Reporter {
     pub owner: String,
     /// What its misses ask for.
     pub missed: Share,
-    /// How many of those that agree in a row are its.
-    pub agreed: u32,
-    /// What these needed at the most, with the margin.
-    pub needed: Share,
+    /// Its outcomes that agree in a row.
+    pub agreements: Vec<Agreement>,
+}
+
+/// Outcomes of one key that agree, about answers with the same doubts: each speaks for such answers alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// The least of these doubts.
+    doubts: Doubts,
+    /// How many count.
+    agreed: u32,
+    /// What they needed at the most, with the margin.
+    needed: Share,
 }
 
 impl Reporter {
@@ -91,12 +106,43 @@ impl Reporter {
             .any(|voice| other.voices().any(|one| one == voice))
     }
 
+    /// How many of its outcomes agree, and what they needed at the most.
+    pub fn agreed(&self) -> (u32, Share) {
+        let counts = self.agreements.iter().map(|one| one.agreed);
+        let needed = self.agreements.iter().map(|one| one.needed).max();
+        (counts.sum(), needed.unwrap_or_default())
+    }
+
+    /// The same of answers of a kind.
+    fn agreed_on(&self, kind: &Doubts) -> (u32, Share) {
+        let found = self.agreements.iter().find(|one| one.doubts == *kind);
+        found.map_or((0, Share(0)), |one| (one.agreed, one.needed))
+    }
+
+    /// Takes in one that needed so much, without counting it.
+    fn agree_on(&mut self, kind: &Doubts, needed: Share) -> &mut Agreement {
+        let known = self.agreements.iter().position(|one| one.doubts == *kind);
+        let place = known.unwrap_or_else(|| {
+            if self.agreements.len() >= MOST_KINDS {
+                self.agreements.remove(0);
+            }
+            self.agreements.push(Agreement {
+                doubts: kind.clone(),
+                agreed: 0,
+                needed,
+            });
+            self.agreements.len() - 1
+        });
+        let one = &mut self.agreements[place];
+        one.needed = one.needed.max(needed);
+        one
+    }
+
     /// What it asks for today.
     fn asks(&self) -> Share {
-        if self.agreed > 0 {
-            self.needed
-        } else {
-            self.missed
+        match self.agreed() {
+            (0, _) => self.missed,
+            (_, needed) => needed,
         }
     }
 }
@@ -133,32 +179,46 @@ fn halfway(from: Share, to: Share) -> Share {
 }
 
 impl HeadroomModel {
-    /// Before the first outcome: what the answer left free that it is about.
+    /// Before the first outcome: the floor, or what other models teach. What the answer left free that it is about may be for doubts that
+    /// others do not have.
     pub fn begin(share: Share) -> HeadroomModel {
         HeadroomModel {
             share: share.clamp(FLOOR, CEILING),
             raised: Share(0),
             has_sunk: false,
+            halved: Halved::default(),
             agreed: 0,
             outcomes: 0,
             misses: 0,
         }
     }
 
-    /// The headroom of a key whose own misses ask for so much: those count fully for its own requests.
+    /// The least headroom of a key whose own misses ask for so much: those count fully for its own requests.
     pub fn of(&self, missed: Share) -> Share {
         self.share.max(missed)
     }
 
-    /// Takes in what was learnt of a run that `reporters[reporter]` tells of, one of those who told before or now for the first time.
-    pub fn take(&mut self, lesson: Sample, reporters: &mut [Reporter], reporter: usize) {
+    /// The headroom of its answers with these doubts.
+    pub fn of_answers(&self, missed: Share, doubts: &Doubts) -> Share {
+        self.of(missed).max(self.halved.kept(doubts))
+    }
+
+    /// Takes in what was learnt of a run that `reporters[reporter]` tells of, one of those who told before or now for the first time. It
+    /// followed an answer with these doubts.
+    pub fn take(
+        &mut self,
+        lesson: Sample,
+        doubts: &Doubts,
+        reporters: &mut [Reporter],
+        reporter: usize,
+    ) {
         self.outcomes += 1;
         let one = &mut reporters[reporter];
         let (wanted, is_miss) = match lesson {
             Sample::Needs(need) => {
                 let margin = MARGIN.0.max(need.0 / MARGIN_PART);
                 let wanted = Share(need.0 + margin);
-                (wanted, wanted > self.of(one.missed))
+                (wanted, wanted > self.of_answers(one.missed, doubts))
             }
             // Twice what was not enough. Others that follow the same answer say the same, and change nothing.
             Sample::NeedsMoreThan(free) => (Share(free.0.saturating_mul(2)), true),
@@ -166,46 +226,64 @@ impl HeadroomModel {
         if is_miss {
             self.misses += 1;
             one.missed = one.missed.max(wanted.clamp(FLOOR, CEILING));
-            (one.agreed, one.needed) = (0, Share(0));
+            one.agreements.clear();
             let (two, most) = believed(reporters.iter(), |reporter| reporter.missed);
             self.share = self.share.max(two);
             self.raised = self.raised.max(most);
         } else {
-            one.needed = one.needed.max(wanted);
-            let one = &reporters[reporter];
+            let kind = doubts.kind();
             let told = |voice: &str| {
                 let same = reporters
                     .iter()
                     .filter(|one| one.voices().any(|it| it == voice));
-                same.map(|one| one.agreed).sum::<u32>()
+                same.map(|one| one.agreed_on(&kind).0).sum::<u32>()
             };
-            if one.owner.is_empty() || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY) {
-                reporters[reporter].agreed += 1;
-            }
-            let agreed: u32 = reporters.iter().map(|reporter| reporter.agreed).sum();
-            if agreed >= AGREEING {
-                self.sink(reporters);
+            let one = &reporters[reporter];
+            let counts =
+                one.owner.is_empty() || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY);
+            reporters[reporter].agree_on(&kind, wanted).agreed += u32::from(counts);
+            if agreed_on(reporters, &kind) >= AGREEING {
+                self.sink(doubts, reporters);
             }
         }
-        self.agreed = reporters.iter().map(|reporter| reporter.agreed).sum();
+        let kinds = reporters.iter().flat_map(|one| &one.agreements);
+        let agreed = kinds.map(|one| agreed_on(reporters, &one.doubts));
+        self.agreed = agreed.max().unwrap_or(0);
     }
 
     /// Half of the way to what those need who agree, and to what the misses of the others ask for, as far as two say so. What a key
-    /// asks for itself sinks likewise, to what it needed.
-    fn sink(&mut self, reporters: &mut [Reporter]) {
+    /// asks for itself sinks likewise, to what it needed; and what answers with the doubts of those that agree keep for them, where half
+    /// of it is enough.
+    fn sink(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
+        let kind = doubts.kind();
         let (needed, _) = believed(reporters.iter(), Reporter::asks);
         self.share = halfway(self.share, needed.max(FLOOR));
         self.has_sunk = true;
-        for one in reporters.iter_mut().filter(|one| one.agreed > 0) {
-            one.missed = halfway(one.missed, one.needed.max(FLOOR));
-            if one.needed > self.share {
-                one.missed = one.missed.max(one.needed);
+        let (of_kind, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);
+        let half = Share(self.halved.kept(&kind).0 / 2);
+        if self.halved.kept(doubts) > FLOOR && of_kind <= half.max(FLOOR) {
+            self.halved.halve(doubts);
+        }
+        let kept = self.share.max(self.halved.kept(&kind));
+        for one in reporters.iter_mut() {
+            let (agreed, needed) = one.agreed_on(&kind);
+            if agreed == 0 {
+                continue;
             }
-            (one.agreed, one.needed) = (0, Share(0));
+            one.missed = halfway(one.missed, one.agreed().1.max(FLOOR));
+            if needed > kept {
+                one.missed = one.missed.max(needed);
+            }
+            one.agreements.retain(|one| one.doubts != kind);
         }
         let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
         self.raised = self.raised.min(self.share.max(most));
     }
+}
+
+/// How many outcomes agree about answers of a kind.
+fn agreed_on(reporters: &[Reporter], kind: &Doubts) -> u32 {
+    reporters.iter().map(|one| one.agreed_on(kind).0).sum()
 }
 
 /// What the models of a card teach about one without outcomes: what misses asked for of the second worst of them, of those of one

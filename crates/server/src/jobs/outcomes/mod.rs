@@ -22,7 +22,7 @@ use crate::store::{
 };
 use crate::units::{Bytes, Share};
 use batchfit_fit::search::ask_tell::Outcome;
-use batchfit_fit::search::headroom::{AGREEING, Answered, FLOOR, RejectReason, sample};
+use batchfit_fit::search::headroom::{AGREEING, Answered, RejectReason, sample};
 
 /// An outcome: what was predicted, what came of it, and what was learnt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -109,11 +109,11 @@ pub struct AccuracyDocument {
     pub mean_error: Option<f64>,
     /// The largest of these.
     pub largest_error: Option<f64>,
-    /// The headroom of answers now, as a share of the limit. What misses of a single key ask for counts for that key alone.
+    /// The least headroom of answers now, as a share of the limit. What misses of a single key ask for counts for that key alone.
     pub headroom: f64,
-    /// Whether it replaces an answer's own headroom; until it has sunk once it only adds to it.
+    /// Whether it has sunk, and with it what answers like those that were followed keep by themselves.
     pub replaces_default: bool,
-    /// How many outcomes in a row agree with it; at 20 it sinks.
+    /// How many outcomes in a row, about answers with the same doubts, agree with it; at 20 it sinks.
     pub agreed: i64,
     /// When something was last told.
     pub updated_at: Time,
@@ -235,11 +235,11 @@ fn learning(
         on: answer.learnt_on(),
         model_digest: answer.model_digest.clone(),
         model: answer.model.clone(),
-        // A headroom that was set says nothing of what is needed.
-        begin: if headroom.from == "asked" {
-            FLOOR
-        } else {
+        doubts: headroom.doubts.clone(),
+        of_others: if headroom.from == "others" {
             headroom.share
+        } else {
+            Share(0)
         },
         error: compared(
             answer,

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
 use crate::model::Parallel;
+use crate::search::headroom::Halved;
 use crate::units::{Bytes, Share};
 use batchfit_models::{Fields, RequestError, whole, wrong};
 
@@ -191,13 +192,14 @@ fn within_limits(bytes: u64) -> Option<MemoryLimit> {
 pub struct HeadroomCalibration {
     /// How they train with others: [`strategy`].
     pub strategy: String,
-    /// The headroom.
+    /// The least headroom.
     pub share: Share,
     /// What one other key alone asks for: it lowers a batch by a twentieth at most.
     #[serde(default)]
     pub unconfirmed: Share,
-    /// Whether that takes the place of what an answer leaves free by itself; otherwise it is the least.
-    pub replaces: bool,
+    /// How much less an answer leaves free by itself.
+    #[serde(default)]
+    pub halved: Halved,
     /// Whose outcomes they were.
     pub of: CalibrationSource,
     /// How many.
