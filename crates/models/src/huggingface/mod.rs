@@ -320,7 +320,7 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
     model.attends(class, written)?;
     let loaded = stated.or(run.stored).or(saying.dtype);
     let graph = build(&Task {
-        config: Config::of(&model.config, &format!("{}/hf", model.pointer))?,
+        config: Config::of_class(&model.config, &format!("{}/hf", model.pointer), class)?,
         class,
         sizes: model.sizes,
         training: &model.training,
