@@ -189,6 +189,13 @@ impl<'a> Fields<'a> {
         self.map.get(field).filter(|value| !value.is_null())
     }
 
+    /// The last of these fields that is there.
+    pub fn last_of(&self, names: &[String]) -> Option<&'a str> {
+        let mut keys = self.map.keys().rev();
+        let is_there = |key: &&String| names.contains(key) && self.get(key).is_some();
+        keys.find(is_there).map(String::as_str)
+    }
+
     /// Whether a field is there and `null`.
     pub fn is_null(&self, field: &str) -> bool {
         self.map.get(field).is_some_and(Value::is_null)

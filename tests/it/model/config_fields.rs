@@ -88,6 +88,25 @@ fn what_is_said_is_followed_or_refused() {
 }
 
 #[test]
+fn a_value_is_read_by_the_name_that_counts_in_transformers() {
+    let cases: Vec<Value> = serde_json::from_str(&file("tests/golden/spellings.json")).unwrap();
+    for case in &cases {
+        let golden = format!(
+            "tests/golden/huggingface/{}.json",
+            case["of"].as_str().unwrap()
+        );
+        let [said, read] = ["said", "read"].map(|changes| {
+            let mut model: Value = serde_json::from_str(&file(&golden)).unwrap();
+            model["param_dtype"] = Value::Null;
+            let config = model["hf"].as_object_mut().unwrap();
+            config.extend(case[changes].as_object().unwrap().clone());
+            request(json!({ "model": model })).unwrap().graph().unwrap()
+        });
+        assert!(said == read, "{case}");
+    }
+}
+
+#[test]
 fn the_documentation_has_the_table_of_fields() {
     let docs = file("docs/use/models.md");
     for said in config_fields() {

@@ -1,25 +1,59 @@
 //! Values of a config, with the defaults of their class.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
+use super::tasks::stem;
 use crate::fields::{Fields, whole, wrong};
 use crate::request_error::RequestError;
 
 /// Most layers read. The deepest models in use have a few hundred.
 pub(super) const MOST_LAYERS: u64 = 1024;
 
+/// Names of values, and the other names that count where they are there.
+type Spellings = BTreeMap<String, Vec<String>>;
+
+/// Those of the families whose class in transformers knows a value by several names; `tests/record/spellings.py` asks it.
+static SPELLINGS: LazyLock<BTreeMap<String, Spellings>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("spellings.json")).expect("a test reads the table")
+});
+
 /// A config, or a part of one.
 pub(super) struct Config<'a> {
     fields: Fields<'a>,
+    spellings: Option<&'static Spellings>,
 }
 
 impl<'a> Config<'a> {
     pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, RequestError> {
         Ok(Config {
             fields: Fields::any(value, pointer, "a Hugging Face config")?,
+            spellings: None,
         })
+    }
+
+    /// The config of a model of this class.
+    pub(super) fn of_class(
+        value: &'a Value,
+        pointer: &str,
+        class: &str,
+    ) -> Result<Config<'a>, RequestError> {
+        Ok(Config {
+            spellings: SPELLINGS.get(stem(class)),
+            ..Config::of(value, pointer)?
+        })
+    }
+
+    /// The name by which the config gives a value: of several, the last in its file.
+    pub(super) fn spelled<'n>(&self, name: &'n str) -> &'n str
+    where
+        'a: 'n,
+    {
+        let others = self.spellings.and_then(|known| known.get(name));
+        let given = others.and_then(|others| self.fields.last_of(others));
+        given.unwrap_or(name)
     }
 
     /// A part of it, such as `vision_config`; `None` where it is missing.
@@ -41,7 +75,7 @@ impl<'a> Config<'a> {
 
     /// A width, or a number of heads, words or channels.
     pub(super) fn size(&self, name: &str, default: u64) -> Result<u64, RequestError> {
-        Ok(self.fields.size(name)?.unwrap_or(default))
+        Ok(self.size_if_given(name)?.unwrap_or(default))
     }
 
     /// A number that may be zero.
@@ -57,7 +91,7 @@ impl<'a> Config<'a> {
 
     /// The same, which may be missing.
     pub(super) fn size_if_given(&self, name: &str) -> Result<Option<u64>, RequestError> {
-        self.fields.size(name)
+        self.fields.size(self.spelled(name))
     }
 
     /// A size that an explicit `null` says there is none of.
@@ -67,7 +101,7 @@ impl<'a> Config<'a> {
         default: Option<u64>,
     ) -> Result<Option<u64>, RequestError> {
         let default = default.filter(|_| !self.fields.is_null(name));
-        Ok(self.fields.size(name)?.or(default))
+        Ok(self.size_if_given(name)?.or(default))
     }
 
     /// A list of whole numbers, which may be zero.
@@ -93,7 +127,7 @@ impl<'a> Config<'a> {
 
     /// A number of layers.
     pub(super) fn layers(&self, name: &str, default: u64) -> Result<u64, RequestError> {
-        self.layers_within(name, default, MOST_LAYERS)
+        self.layers_within(self.spelled(name), default, MOST_LAYERS)
     }
 
     /// A number of layers of which another number of the config leaves at most so many.
@@ -104,11 +138,6 @@ impl<'a> Config<'a> {
         most: u64,
     ) -> Result<u64, RequestError> {
         Ok(self.fields.whole(name, 1, most)?.unwrap_or(default))
-    }
-
-    /// The name of a value that configs also give by another, which counts where both are there.
-    pub(super) fn spelled(&self, name: &'static str, other: &'static str) -> &'static str {
-        if self.has(other) { other } else { name }
     }
 
     /// A list of sizes.
@@ -197,12 +226,6 @@ impl<'a> Config<'a> {
         self.fields.get(name).is_some()
     }
 
-    /// The first of several spellings of a value that is there.
-    pub(super) fn spelling(&self, spellings: &[&'static str]) -> &'static str {
-        let found = spellings.iter().find(|name| self.has(name));
-        found.unwrap_or(&spellings[0])
-    }
-
     /// How many entries an object has; `None` where it is missing.
     pub(super) fn entries(&self, name: &str) -> Result<Option<u64>, RequestError> {
         match self.fields.get(name) {
@@ -243,6 +266,7 @@ impl<'a> Config<'a> {
         if total.is_multiple_of(parts) {
             return Ok(total / parts);
         }
+        let [total_name, parts_name] = [total_name, parts_name].map(|name| self.spelled(name));
         Err(self.wrong(
             parts_name,
             format!("{parts_name} is {parts}, which does not divide {total_name}, {total}"),

@@ -19,9 +19,8 @@ pub struct ConfigField {
     pub effect: String,
     /// What batchfit does about it.
     pub does: String,
-    /// Whether values are refused that are not nothing: neither false nor zero.
-    #[serde(default)]
-    refused: bool,
+    /// The values that are not refused, besides nothing: false and zero; all of them if none are named.
+    followed: Option<Vec<String>>,
 }
 
 /// Fields of transformers 5.17's `PreTrainedConfig` and of the families' own classes that decide on memory and are no sizes.
@@ -69,6 +68,8 @@ pub(super) struct Saying {
     pub(super) is_eager: bool,
     /// Whether each layer is checkpointed.
     pub(super) checkpoints: bool,
+    /// Whether tokens attend to those before them alone, against what the class may do.
+    pub(super) is_causal: Option<bool>,
 }
 
 /// Types of weights by their names in configs.
@@ -87,24 +88,35 @@ pub(super) const ATTENTIONS: [(&str, bool); 4] = [
     ("flash_attention_3", false),
 ];
 
+/// Refuses what is not modelled in a config or a part of it.
+fn refuse(fields: &Fields<'_>) -> Result<(), RequestError> {
+    let is_something = |value: &&Value| {
+        **value != Value::Bool(false) && value.as_f64().is_none_or(|number| number > 0.0)
+    };
+    for said in SAID.iter() {
+        let Some(followed) = &said.followed else {
+            continue;
+        };
+        let is_followed = |value: &Value| followed.iter().any(|one| value == one.as_str());
+        for field in &said.fields {
+            let value = fields.get(field).filter(is_something);
+            if value.is_some_and(|value| !is_followed(value)) {
+                return Err(fields.wrong(field, format!("{}; {}", said.effect, said.does)));
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Saying {
     /// Reads it at `pointer`, and refuses what is not modelled.
     pub(super) fn read(config: &Value, pointer: &str) -> Result<Saying, RequestError> {
         let fields = Fields::any(config, pointer, "a Hugging Face config")?;
         let config = Config::of(config, pointer)?;
-        let is_something = |value: &Value| {
-            value != &Value::Bool(false) && value.as_f64().is_none_or(|number| number > 0.0)
-        };
-        let refused = SAID.iter().filter(|said| said.refused);
-        for (said, field) in
-            refused.flat_map(|said| said.fields.iter().map(move |field| (said, field)))
-        {
-            match fields.get(field).filter(|value| is_something(value)) {
-                Some(Value::Object(_)) => {
-                    return Err(fields.wrong(field, format!("{}; {}", said.effect, said.does)));
-                }
-                Some(_) => return Err(config.not_built(field)),
-                None => {}
+        refuse(&fields)?;
+        for part in ["text_config", "vision_config"] {
+            if let Some(value) = fields.get(part) {
+                refuse(&Fields::any(value, &fields.at(part), part)?)?;
             }
         }
         let of = |index: usize| {
@@ -118,6 +130,7 @@ impl Saying {
             dtype: dtype.flatten(),
             is_eager: attention.unwrap_or(false),
             checkpoints: config.flag(&SAID[CHECKPOINTING].fields[0], false)?,
+            is_causal: fields.flag("is_causal")?,
         })
     }
 

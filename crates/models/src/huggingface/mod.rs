@@ -320,7 +320,7 @@ pub fn lower(model: &HuggingFaceModel, run: Run) -> Result<(Graph, Vec<String>),
     model.attends(class, written)?;
     let loaded = stated.or(run.stored).or(saying.dtype);
     let graph = build(&Task {
-        config: Config::of(&model.config, &format!("{}/hf", model.pointer))?,
+        config: Config::of_class(&model.config, &format!("{}/hf", model.pointer), class)?,
         class,
         sizes: model.sizes,
         training: &model.training,
@@ -366,11 +366,17 @@ impl HuggingFaceModel {
     /// Refuses attention that is not built.
     fn attends(&self, class: &str, written: Option<AttentionCode>) -> Result<(), RequestError> {
         let generates = self.sizes.generation.is_some();
-        let has_padding = written.is_some_and(|written| written.causal.is_some());
+        let is_causal = written.and_then(|written| written.causal);
         let (member, what) = if self.saying.is_eager && (written.is_none() || generates) {
             ("attn_implementation", "eager attention")
-        } else if self.sizes.padded && (!has_padding || generates) {
+        } else if self.sizes.padded && (is_causal.is_none() || generates) {
             ("padded", "attention with padding")
+        } else if self
+            .saying
+            .is_causal
+            .is_some_and(|said| is_causal != Some(said))
+        {
+            ("hf/is_causal", "attention with this `is_causal`")
         } else {
             return Ok(());
         };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HuggingFaceModel, build_of, is_language_model};
+use super::{HuggingFaceModel, build_of, config_fields, is_language_model};
 use crate::fields::Fields;
 use crate::request_error::RequestError;
 
@@ -77,9 +77,11 @@ fn text_of(config: &Value) -> Option<Value> {
     let text = (class == "Gemma3ForConditionalGeneration").then(|| config.get("text_config"))??;
     let mut text = text.as_object()?.clone();
     text.insert("architectures".to_owned(), json!(["Gemma3ForCausalLM"]));
-    for name in ["dtype", "torch_dtype", IMAGES] {
-        if let Some(value) = config.get(name) {
-            text.entry(name).or_insert_with(|| value.clone());
+    let said = config_fields().iter().flat_map(|said| &said.fields);
+    for name in said.map(String::as_str).chain([IMAGES]) {
+        let given = config.get(name);
+        if let Some(value) = given.filter(|it| !it.is_null() && **it != json!(false)) {
+            text.insert(name.to_owned(), value.clone());
         }
     }
     Some(text.into())

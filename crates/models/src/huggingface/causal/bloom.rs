@@ -26,17 +26,14 @@ impl Decoder {
         if config.flag("slow_but_exact", false)? && config.size("pretraining_tp", 1)? > 1 {
             return Err(config.not_built("slow_but_exact"));
         }
-        let hidden_size = config.spelling(&["hidden_size", "n_embed"]);
-        let n_head = config.spelling(&["n_head", "num_attention_heads"]);
-        let n_layer = config.spelling(&["n_layer", "num_hidden_layers"]);
-        let width = config.size(hidden_size, 64)?;
-        let heads = config.size(n_head, 8)?;
+        let width = config.size("hidden_size", 64)?;
+        let heads = config.size("n_head", 8)?;
         Ok(Decoder {
             vocabulary: config.size("vocab_size", 250_880)?,
             width,
-            layers: config.layers(n_layer, 2)?,
+            layers: config.layers("n_layer", 2)?,
             heads,
-            head_dim: config.quotient([(hidden_size, width), (n_head, heads)])?,
+            head_dim: config.quotient([("hidden_size", width), ("n_head", heads)])?,
             eps: config.number("layer_norm_epsilon", 1e-5)?,
             dropout: config.number("hidden_dropout", 0.0)?,
             attention_dropout: config.number("attention_dropout", 0.0)?,

@@ -55,8 +55,7 @@ struct Decoder {
 
 impl Decoder {
     fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
-        let hidden_size = config.spelling(&["n_embed", "hidden_size"]);
-        let width = config.size(hidden_size, 4544)?;
+        let width = config.size("hidden_size", 4544)?;
         let heads = config.size("num_attention_heads", 71)?;
         let kv_heads = config.size("num_kv_heads", heads)?;
         let is_new = config.flag("new_decoder_architecture", false)?;
@@ -83,7 +82,7 @@ impl Decoder {
             width,
             layers: config.layers("num_hidden_layers", 32)?,
             heads,
-            head_dim: config.quotient([(hidden_size, width), ("num_attention_heads", heads)])?,
+            head_dim: config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
             kind,
             layout,
             intermediate: config.size("ffn_hidden_size", width.saturating_mul(4))?,

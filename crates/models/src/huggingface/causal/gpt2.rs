@@ -28,25 +28,19 @@ struct Decoder {
     scales_by_layer: bool,
 }
 
-/// The config's name of the number of positions.
-const POSITIONS: &[&str] = &["n_positions", "max_position_embeddings"];
-
 impl Decoder {
     fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
         if config.flag("add_cross_attention", false)? {
             return Err(config.not_built("add_cross_attention"));
         }
-        let n_embd = config.spelling(&["n_embd", "hidden_size"]);
-        let n_head = config.spelling(&["n_head", "num_attention_heads"]);
-        let n_layer = config.spelling(&["n_layer", "num_hidden_layers"]);
-        let width = config.size(n_embd, 768)?;
-        let heads = config.size(n_head, 12)?;
+        let width = config.size("n_embd", 768)?;
+        let heads = config.size("n_head", 12)?;
         Ok(Decoder {
             vocabulary: config.size("vocab_size", 50257)?,
-            positions: config.size(config.spelling(POSITIONS), 1024)?,
+            positions: config.size("n_positions", 1024)?,
             width,
-            layers: config.layers(n_layer, 12)?,
-            head_dim: config.quotient([(n_embd, width), (n_head, heads)])?,
+            layers: config.layers("n_layer", 12)?,
+            head_dim: config.quotient([("n_embd", width), ("n_head", heads)])?,
             intermediate: config.size("n_inner", width.saturating_mul(4))?,
             activation: config.text("activation_function", "gelu_new")?.to_owned(),
             eps: config.number("layer_norm_epsilon", 1e-5)?,
@@ -73,7 +67,7 @@ impl Decoder {
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
-    let positions = task.config.spelling(POSITIONS);
+    let positions = task.config.spelled("n_positions");
     let seq_len = task.tokens_of(positions, config.positions)?;
     let tracer = task.tracer(CODE.module);
     let (model, words) = new_model(&tracer, &config);

@@ -16,7 +16,7 @@ fn plain_rotation<'a>(config: &Config<'a>) -> Result<Option<Config<'a>>, Request
         let Some(rope) = config.part(name)? else {
             continue;
         };
-        let kind = rope.text(rope.spelling(&["rope_type", "type"]), "default")?;
+        let kind = rope.text("rope_type", rope.text("type", "default")?)?;
         if kind != "default" {
             return Err(config.not_built(name));
         }

@@ -26,16 +26,13 @@ struct Shape {
 
 impl Shape {
     fn read(config: &Config<'_>) -> Result<Shape, RequestError> {
-        let dim = config.spelling(&["dim", "hidden_size"]);
-        let n_heads = config.spelling(&["n_heads", "num_attention_heads"]);
-        let n_layers = config.spelling(&["n_layers", "num_hidden_layers"]);
-        let (width, heads) = (config.size(dim, 768)?, config.size(n_heads, 12)?);
+        let (width, heads) = (config.size("dim", 768)?, config.size("n_heads", 12)?);
         Ok(Shape {
             vocabulary: config.size("vocab_size", 30522)?,
             positions: config.size("max_position_embeddings", 512)?,
             width,
-            layers: config.layers(n_layers, 6)?,
-            head_dim: config.quotient([(dim, width), (n_heads, heads)])?,
+            layers: config.layers("n_layers", 6)?,
+            head_dim: config.quotient([("dim", width), ("n_heads", heads)])?,
             intermediate: config.size("hidden_dim", 3072)?,
             activation: config.text("activation", "gelu")?.to_owned(),
             dropout: config.number("dropout", 0.1)?,

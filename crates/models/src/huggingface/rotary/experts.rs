@@ -54,7 +54,7 @@ impl Mixture {
         names: [&str; 2],
     ) -> Result<Mixture, RequestError> {
         let (count, chosen) = (self.count, self.chosen);
-        let [count_name, chosen_name] = names;
+        let [count_name, chosen_name] = names.map(|name| config.spelled(name));
         if chosen > count {
             return Err(config.wrong(
                 chosen_name,

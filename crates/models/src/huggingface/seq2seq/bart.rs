@@ -78,7 +78,7 @@ struct Sizes {
 impl Sizes {
     fn of(config: &Config<'_>, model: &'static Model) -> Result<Sizes, RequestError> {
         let [vocabulary, positions] = model.defaults;
-        let width = config.size(config.spelled("d_model", "hidden_size"), 1024)?;
+        let width = config.size("d_model", 1024)?;
         let is_scaled = config.flag("scale_embedding", false)?;
         let defaults = [16, 4096, 12];
         let [encoder, decoder] = Layers::read(config, &model.layers, width, defaults, 0.1)?;

@@ -63,10 +63,12 @@ impl Layers {
                 activation_dropout: config.number("activation_dropout", 0.0)?,
             })
         };
-        let encoder_layers = config.spelled("encoder_layers", "num_hidden_layers");
-        let encoder_heads = config.spelled("encoder_attention_heads", "num_attention_heads");
         Ok([
-            read(encoder_layers, encoder_heads, "encoder_ffn_dim")?,
+            read(
+                "encoder_layers",
+                "encoder_attention_heads",
+                "encoder_ffn_dim",
+            )?,
             read(
                 "decoder_layers",
                 "decoder_attention_heads",

@@ -38,7 +38,7 @@ impl Whisper {
                  Python client, reads it",
             ));
         }
-        let width = config.size(config.spelled("d_model", "hidden_size"), 384)?;
+        let width = config.size("d_model", 384)?;
         let [encoder, decoder] = Layers::read(config, &FAMILY, width, [6, 1536, 4], 0.0)?;
         Ok(Whisper {
             vocabulary: config.size("vocab_size", 51865)?,

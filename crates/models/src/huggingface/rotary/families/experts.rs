@@ -24,10 +24,8 @@ pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
     let mut decoder = base(config, &usual)?;
     let window = config.size_if_given("sliding_window")?;
     decoder.windows = window.map_or(Windows::None, Windows::All);
-    // `num_experts` is another name of it in transformers.
-    let count = config.size_if_given("num_experts")?;
     let mixture = Mixture {
-        count: config.size("num_local_experts", count.unwrap_or(8))?,
+        count: config.size("num_local_experts", 8)?,
         chosen: config.size("num_experts_per_tok", 2)?,
         intermediate: decoder.intermediate,
         shared: 0,
@@ -91,8 +89,7 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> 
     let mut decoder = any_deepseek(config, &usual)?;
     decoder.mlp_bias = config.flag("mlp_bias", false)?;
     decoder.rotation.part = Part::Complex;
-    let count = config.size_if_given("num_experts")?;
-    let count = config.size("n_routed_experts", count.unwrap_or(64))?;
+    let count = config.size("n_routed_experts", 64)?;
     let chosen = config.size_if_given("num_experts_per_tok")?;
     let chosen = chosen.ok_or_else(|| {
         let at = config.at("num_experts_per_tok");
@@ -146,8 +143,7 @@ pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> 
     if config.flag("rope_interleave", true)? {
         decoder.rotation.part = Part::Interleaved;
     }
-    let count = config.size_if_given("num_local_experts")?;
-    let count = config.size("n_routed_experts", count.unwrap_or(256))?;
+    let count = config.size("n_routed_experts", 256)?;
     let first = config.count("first_k_dense_replace", 3)?;
     let intermediate = config.size("moe_intermediate_size", 2048)?;
     let mixture = Mixture {

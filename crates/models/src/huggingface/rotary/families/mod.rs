@@ -94,8 +94,8 @@ pub(in crate::huggingface) fn builds(class: &str) -> bool {
 /// Reads the config of a model of one of the classes.
 pub(super) fn read(task: &Task<'_>) -> Result<Decoder, RequestError> {
     let config = &task.config;
-    if !config.flag("is_causal", true)? {
-        return Err(config.not_built("is_causal"));
+    if task.is_eager && config.has("attn_logit_softcapping") {
+        return Err(config.not_built("attn_logit_softcapping"));
     }
     let read = reader(task.class).expect("a class of the table");
     let decoder = read(config)?;

@@ -6,6 +6,7 @@ use attention::{Role, new_attention_layer};
 
 use super::{Shifted, target_len, token_input, token_loss};
 use crate::huggingface::attention::smallest;
+use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
 
 const CODE: Code = Code::new("t5.modeling_t5", "T5");
@@ -32,7 +33,8 @@ struct T5 {
 
 impl T5 {
     fn of(config: &Config<'_>) -> Result<T5, RequestError> {
-        let layers = config.layers(config.spelled("num_layers", "num_hidden_layers"), 6)?;
+        // A decoder is as deep as `num_layers` says, by no other name.
+        let layers_of_decoder = config.layers_within("num_layers", 6, MOST_LAYERS)?;
         let buckets = config.size("relative_attention_num_buckets", 32)?;
         if buckets < 4 {
             return Err(config.wrong(
@@ -45,33 +47,44 @@ impl T5 {
         let (activation, is_gated) = feed_forward(config)?;
         Ok(T5 {
             vocabulary: config.size("vocab_size", 32128)?,
-            width: config.size(config.spelled("d_model", "hidden_size"), 512)?,
-            head_dim: config.size(config.spelled("d_kv", "head_dim"), 64)?,
+            width: config.size("d_model", 512)?,
+            head_dim: config.size("d_kv", 64)?,
             intermediate: config.size("d_ff", 2048)?,
-            layers: [layers, config.layers("num_decoder_layers", layers)?],
-            heads: config.size(config.spelled("num_heads", "num_attention_heads"), 8)?,
+            layers: [
+                config.layers("num_layers", 6)?,
+                config.layers("num_decoder_layers", layers_of_decoder)?,
+            ],
+            heads: config.size("num_heads", 8)?,
             buckets,
             max_distance: config.size("relative_attention_max_distance", 128)?,
             dropout: config.number("dropout_rate", 0.1)?,
             eps: config.number("layer_norm_epsilon", 1e-6)?,
             activation,
             is_gated,
-            is_scaled: config.flag("tie_word_embeddings", true)?,
+            is_scaled: config.flag(
+                "scale_decoder_outputs",
+                config.flag("tie_word_embeddings", true)?,
+            )?,
             shifted: Shifted::of(config, None, Some(0))?,
         })
     }
 }
 
-/// The activation of `feed_forward_proj`, and whether it is a gate.
+/// The activation of `feed_forward_proj`, and whether it is a gate, unless the config says these by themselves, as transformers
+/// writes it.
 fn feed_forward(config: &Config<'_>) -> Result<(String, bool), RequestError> {
     let text = config.text("feed_forward_proj", "relu")?;
-    match text.split('-').collect::<Vec<_>>()[..] {
-        ["gated", "gelu"] => Ok(("gelu_new".to_owned(), true)),
-        ["gated", activation] => Ok((activation.to_owned(), true)),
-        [activation] => Ok((activation.to_owned(), false)),
-        _ => Err(config.wrong("feed_forward_proj", "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
+    let (activation, is_gated) = match text.split('-').collect::<Vec<_>>()[..] {
+        ["gated", "gelu"] => ("gelu_new", true),
+        ["gated", activation] => (activation, true),
+        [activation] => (activation, false),
+        _ => return Err(config.wrong("feed_forward_proj", "feed_forward_proj must be an activation, such as relu, or one after \"gated-\", such as gated-gelu",
         )),
-    }
+    };
+    Ok((
+        config.text("dense_act_fn", activation)?.to_owned(),
+        config.flag("is_gated_act", is_gated)?,
+    ))
 }
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
