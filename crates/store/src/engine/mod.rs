@@ -25,7 +25,6 @@ mod texts;
 
 use std::fmt;
 use std::io;
-use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
@@ -33,7 +32,7 @@ use sqlx::{AssertSqlSafe, Either, PgConnection, PgPool, Postgres, Sqlite, Sqlite
 
 use crate::{StoreError, with_context};
 pub use notifications::{Listener, Payload};
-pub(super) use open::{fault, open_postgres, why_not};
+pub(super) use open::{fault, in_time, open_postgres, why_not};
 pub use open::{is_postgres, shown};
 
 /// The open database of either engine. Cloning it shares the connections.
@@ -217,18 +216,6 @@ macro_rules! query {
     (@ ($($query:tt)*) postgres $text:literal) => { sqlx::$($query)*($crate::engine::for_postgres($text)) };
 }
 pub(super) use query;
-
-/// How long a server of PostgreSQL may take for a statement. It ends none that waits for longer than 10 s for a lock (`open::SETTINGS`); one
-/// that says nothing is away, although its connections are open: its host hangs, or a proxy before it does.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The same, or an error that means that the server is not reached.
-pub(super) async fn in_time<T>(
-    asked: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    let answered = tokio::time::timeout(PATIENCE, asked).await;
-    answered.unwrap_or(Err(sqlx::Error::PoolTimedOut))
-}
 
 /// An error of a file: connections of which none is free wait for its lock, and for no server.
 pub(super) fn of_file(error: sqlx::Error) -> sqlx::Error {

@@ -21,6 +21,18 @@ const SETTINGS: [(&str, &str); 2] = [
 /// A connection that was idle for as long is tested before it is used.
 const TRUSTED: Duration = Duration::from_secs(1);
 
+/// How long a server of PostgreSQL may take for a statement. It ends none that waits for longer than 10 s for a lock ([`SETTINGS`]); one
+/// that says nothing is away, although its connections are open: its host hangs, or a proxy before it does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same, or an error that means that the server is not reached.
+pub(crate) async fn in_time<T>(
+    asked: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let answered = tokio::time::timeout(PATIENCE, asked).await;
+    answered.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}
+
 /// Whether this names a database of PostgreSQL.
 pub fn is_postgres(database: &str) -> bool {
     ["postgres://", "postgresql://"]
