@@ -135,6 +135,18 @@ def files_may_be_many_or_closed():
     assert own.read_bytes() == b""
 
 
+def what_others_hold_may_not_be_known():
+    # What is no record counts as none; without the file each process is alone with its device.
+    held = FOLDER / "held"
+    for wrong in (os.urandom(1000), b"\xff" * 4096, b"\0" * 144):
+        held.write_bytes(wrong)
+        assert said(run("print(malloc(1 << 36)[0])")) == "0"
+    held.unlink()
+    held.mkdir()
+    assert said(run("print(malloc(1 << 36)[0], call('nvmlInit_v2'))")) == "0 0"
+    held.rmdir()
+
+
 def a_fork_in_the_midst_of_calls_waits_for_nothing():
     program = """
 malloc()
@@ -172,7 +184,7 @@ print(malloc()[0])
 
 def main():
     tests = [other_programs_are_left_alone, without_a_session_there_is_no_device, addresses_may_be_forbidden, a_peer_may_be_gone,
-             files_may_be_many_or_closed, a_fork_in_the_midst_of_calls_waits_for_nothing, threads_may_end_anywhere]
+             files_may_be_many_or_closed, what_others_hold_may_not_be_known, a_fork_in_the_midst_of_calls_waits_for_nothing, threads_may_end_anywhere]
     for test in tests:
         test()
         print("ok", test.__name__, flush=True)

@@ -2,7 +2,8 @@
 
     ranks.py BATCHFIT [--python PYTHON] [--ranks 2]
 
-Once with all ranks (torchrun), once as rank 0 alone, for which every rank holds what it holds. Ends with 1 where something else arrives.
+Once with all ranks (torchrun), once as rank 0 alone, for which every rank holds what it holds, and once with all ranks on one card, which NCCL
+refuses. Ends with 1 where something else arrives.
 """
 import argparse
 import os
@@ -16,7 +17,7 @@ def ranks():
     import torch.distributed as dist
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.cuda.set_device(rank)
+    torch.cuda.set_device(0 if "--one-card" in sys.argv else rank)
     dist.init_process_group("nccl")
     alone = os.environ.get("BATCHFIT_VGPU_ALONE") == "1"
     others = [0 if alone else r for r in range(world)]  # what stands for each rank
@@ -72,12 +73,14 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     options = parser.parse_args()
     script, failed = os.path.abspath(__file__), 0
-    for name, start in (("all ranks", ["-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks)]), ("rank 0 alone", [])):
+    launched = ["-m", "torch.distributed.run", "--nproc-per-node", str(options.ranks)]
+    for name, start, more in (("all ranks", launched, []), ("rank 0 alone", [], []), ("all ranks on one card", launched, ["--one-card"])):
         command = [options.batchfit, "run", "--on", "h100-80g", "--gpus", str(options.ranks), "--timeout", "300", "--", options.python, *start, script]
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([*command, "--rank"], cwd=folder, env={**os.environ, "XDG_DATA_HOME": folder}, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        failed += done.returncode != 0
-        print(f"{'WRONG' if done.returncode else 'ok'}: {name}" + (f"\n{done.stderr[-3000:]}" if done.returncode else ""), flush=True)
+            done = subprocess.run([*command, "--rank", *more], cwd=folder, env={**os.environ, "XDG_DATA_HOME": folder}, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        is_wrong = "Duplicate GPU detected" not in done.stderr if more else done.returncode != 0
+        failed += is_wrong
+        print(f"{'WRONG' if is_wrong else 'ok'}: {name}" + (f"\n{done.stderr[-3000:]}" if is_wrong else ""), flush=True)
     return 1 if failed else 0
 
 

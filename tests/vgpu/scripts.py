@@ -43,6 +43,14 @@ SCRIPTS = {
         lambda answer: (answer["verdict"], phases(answer), peak(answer), answer["findings"]["has_stacks"]),
         ("fits", ["start", "step 1", "step 2", "step 3"], ("step 1", "backward of 2.up", ["script.py:12", "script.py:15"]), True),
     ),
+    "what another process holds is in the way until it ends": (
+        "import subprocess, sys, torch\nhold = 'import torch; x = torch.empty(50 << 30, dtype=torch.uint8, device=\\'cuda\\'); print(1, flush=True); input()'\n"
+        "other = subprocess.Popen([sys.executable, '-c', hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\nother.stdout.readline()\n"
+        "take = lambda: torch.empty(50 << 30, dtype=torch.uint8, device='cuda')\ntry:\n    take()\n    sys.exit(5)\nexcept torch.OutOfMemoryError as error:\n"
+        "    assert f'Process {other.pid} has 50.5' in str(error), error\nother.communicate(b'\\n')\ntake()\n",
+        lambda answer: (answer["verdict"], answer["exit_code"], answer["out_of_memory"]["others_bytes"] >> 30),
+        ("fits", 0, 50),
+    ),
     "who looks at the peak keeps nothing alive": (
         "import torch, torch.nn as nn\nclass Chain(nn.Module):\n    def forward(self, x):\n        a = torch.relu(x)\n        b = torch.relu(a)\n        del a\n        return torch.relu(b)\n"
         "x = torch.zeros(64 << 20, device='cuda')\nwith torch.no_grad():\n    Chain()(x)\n",

@@ -127,6 +127,13 @@ fn shortage_text(shortage: &Shortage, is_one_of_several: bool, style: &Style) ->
             Bytes(requested)
         );
         out += &paragraph("", &asked, style.width);
+        if let (Some(device), Some(others)) = (shortage.device, shortage.others_bytes) {
+            let said = format!(
+                "Other processes of the command held {} of device {device} then, with their CUDA contexts.",
+                Bytes(others)
+            );
+            out += &paragraph("", &said, style.width);
+        }
     }
     if !shortage.is_fatal {
         let s = if shortage.times == 1 { "" } else { "s" };

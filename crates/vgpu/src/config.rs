@@ -22,6 +22,8 @@ pub struct Card {
     pub memory: u64,
     /// What a process takes before its first allocation.
     pub context: u64,
+    /// The part of it that is there before the first kernel.
+    pub bare_context: u64,
     /// Compute capability.
     pub major: i32,
     /// Compute capability, after the point.
@@ -98,7 +100,7 @@ pub fn config() -> Option<&'static Config> {
     CONFIG.get_or_init(read).as_ref()
 }
 
-/// How many devices there are.
+/// How many devices the machine has; a process may see fewer ([`crate::runtime::devices::visible`]).
 pub fn devices() -> i32 {
     config().map_or(0, |config| config.devices)
 }
@@ -127,6 +129,7 @@ pub fn parse(text: &str) -> Result<Config, String> {
             name: text("name").ok_or("it lacks `name`")?,
             memory: wide("memory")?,
             context: wide("context")?,
+            bare_context: wide("bare_context")?,
             major: number("major")?,
             minor: number("minor")?,
             multiprocessors: number("multiprocessors")?,

@@ -1,14 +1,14 @@
 //! What `pynvml` and tools built on it read.
 //!
-//! Memory is what the virtual GPU has handed out; the rest is an idle card of that name. What is not here answers that the card does not
+//! Memory is what the processes of the run hold; the rest is an idle card of that name. What is not here answers that the card does not
 //! support it, which tools have to live with anyway ([`crate::names`]).
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::process;
 
 use crate::config::{card, config, devices};
+use crate::memory::shared;
 use crate::names::{done, functions, same};
-use crate::runtime::properties::uuid;
+use crate::runtime::properties::uuid_text;
 use crate::status::{check, out_text, refuses_null};
 
 /// `nvmlReturn_t`.
@@ -61,14 +61,10 @@ fn bus(device: usize) -> usize {
     device + 1
 }
 
-fn uuid_text(device: usize) -> String {
-    let hex: String = uuid(device).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
 /// Free and total memory.
 fn memory(handle: u64) -> Result<(u64, u64), Answer> {
-    crate::memory::info(device(handle)?).map_err(|_| INVALID_ARGUMENT)
+    let held = shared::held(device(handle)?, 0);
+    Ok((card().memory.saturating_sub(held), card().memory))
 }
 
 /// What differs between the first three forms of `nvmlPciInfo_t` comes at the end.
@@ -105,14 +101,14 @@ pub struct ProcessOfInstance {
     instances: [c_uint; 2],
 }
 
-/// The processes that use a device: this one. `entry` makes what the form of the function lists.
-unsafe fn processes<T>(handle: u64, count: *mut c_uint, to: *mut T, entry: impl FnOnce(Process) -> T) -> Result<(), Answer> {
-    let (free, total) = memory(handle)?;
+/// The processes that use a device. `entry` makes what the form of the function lists.
+unsafe fn processes<T>(handle: u64, count: *mut c_uint, to: *mut T, entry: impl Fn(Process) -> T) -> Result<(), Answer> {
+    let holders = shared::holders(device(handle)?);
     check(!count.is_null(), INVALID_ARGUMENT)?;
-    let room = count.read_unaligned();
-    out(count, 1)?;
-    check(room > 0 && !to.is_null(), INSUFFICIENT_SIZE)?;
-    out(to, entry(Process { id: process::id(), used: total - free }))
+    let room = count.read_unaligned() as usize;
+    out(count, holders.len() as c_uint)?;
+    check(holders.len() <= room && (holders.is_empty() || !to.is_null()), INSUFFICIENT_SIZE)?;
+    holders.into_iter().enumerate().try_for_each(|(at, (id, used))| out(to.add(at), entry(Process { id, used })))
 }
 
 #[allow(missing_docs, reason = "as NVML documents it")]

@@ -105,7 +105,9 @@ fn of_a_trainer(text: &[u8], has: impl Fn(&str) -> bool) -> Option<String> {
     let lines = settings
         .iter()
         .map(|(key, value)| format!("{key}: {value}\n"));
-    let asks = hints::of_settings(&(lines.collect::<String>() + "model_name: MODEL\n"))?;
+    let lines: String = lines.collect();
+    let asks = hints::of_settings(&lines)
+        .or_else(|| hints::of_settings(&(lines + "model_name: MODEL\n")))?;
     Some(format!("this is {kind}, not a model: {asks}"))
 }
 

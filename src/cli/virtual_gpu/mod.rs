@@ -159,7 +159,14 @@ fn session(arguments: &Run) -> Result<Session, CliError> {
         .as_deref()
         .map(|text| memory_limit(text, on.card.total_memory));
     let started = environment::ranks(&arguments.command);
-    let gpus = arguments.gpus.or(on.count).or(started).unwrap_or(1);
+    let asked = arguments.gpus.or(on.count);
+    let gpus = asked.or(started).unwrap_or(1);
+    if asked.is_none() && gpus > 1 {
+        let name = on.card.name;
+        output::note(&format!(
+            "the command starts {gpus} processes, so this is {gpus}x{name}; `--on 1x{name}` has one card for all"
+        ));
+    }
     if gpus > crate::virtual_gpu::MOST_GPUS {
         let problem = format!(
             "a machine of at most {} GPUs can be had, and {gpus} are asked for",

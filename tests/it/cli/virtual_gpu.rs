@@ -30,13 +30,19 @@ pub(crate) fn session(name: &str) -> Session {
 
 /// What came of lines that one process says.
 pub(crate) fn answer(session: &Session, lines: &[&str], ending: Ending) -> Option<Answer> {
+    answer_of(session, &[lines], ending)
+}
+
+/// What came of lines that each process says.
+fn answer_of(session: &Session, processes: &[&[&str]], ending: Ending) -> Option<Answer> {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let listener = Listener::start(&socket, Oracle::of(session.card)).unwrap();
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    // A listener that had enough closes the connection.
-    let _ = stream.write_all((lines.join("\n") + "\n").as_bytes());
-    drop(stream);
+    for lines in processes {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        // A listener that had enough closes the connection.
+        let _ = stream.write_all((lines.join("\n") + "\n").as_bytes());
+    }
     let heard = listener.finish();
     Answer::of(
         vec!["python".to_owned(), "train.py".to_owned()],
@@ -137,6 +143,32 @@ fn memory_that_runs_out_is_told_with_the_lines_that_asked() {
     insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
 }
 
+#[test]
+fn a_process_that_ran_out_beside_another_is_told_whatever_the_shell_says() {
+    let holds = "malloc\t0\t17179869184\t0x1000000000";
+    let ranks = [0, 1].map(|rank| format!("hello\t{}\t{rank}", 12 + rank));
+    let one = [&*ranks[0], "visible\t1\t0", START, holds];
+    let other = [
+        &ranks[1],
+        "visible\t1\t0",
+        START,
+        "malloc\t0\t1073741824\t0x1000000000",
+        "refused\t0\t17179869184\t1891631104\t17997758464",
+        r#"report	{"kind": "out_of_memory", "phase": "start", "device": 0, "requested": 17179869184, "allocated": 0, "reserved": 0, "stack": ["two.py:3 <module>"]}"#,
+        r#"report	{"kind": "error", "type": "OutOfMemoryError", "message": "CUDA out of memory.", "out_of_memory": true}"#,
+        r#"report	{"kind": "end", "how": "exit", "steps": 0}"#,
+    ];
+    let session = Session {
+        gpus: 2,
+        ..session("rtx4090")
+    };
+
+    let answer = answer_of(&session, &[&one, &other], Ending::Exit(0)).unwrap();
+
+    assert_eq!(answer.verdict, Verdict::OutOfMemory);
+    insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
+}
+
 /// A script that halves its batch until it fits, within a share of the card that it allows itself.
 #[test]
 fn errors_that_a_script_caught_do_not_count_for_what_it_ran_with() {
@@ -179,6 +211,19 @@ fn errors_that_a_script_caught_do_not_count_for_what_it_ran_with() {
 
     assert_eq!(answer.verdict, Verdict::Fits);
     insta::assert_snapshot!(virtual_gpu(&answer, &Style::default()));
+}
+
+/// Every batch runs out of memory and is skipped, or one that is small enough comes at last.
+#[test]
+fn a_script_that_skips_what_does_not_fit_and_trains_nothing_does_not_fit() {
+    let refused = r#"report	{"kind": "out_of_memory", "phase": "start", "device": 0, "requested": 34359738368, "allocated": 0, "reserved": 0, "stack": []}"#;
+    let malloc = "malloc\t0\t1073741824\t0x1000000000";
+    let end = r#"report	{"kind": "end", "how": "exit", "steps": 0}"#;
+    for (last, expected) in [(refused, Verdict::OutOfMemory), (malloc, Verdict::Fits)] {
+        let lines = ["hello\t12\t", START, malloc, refused, last, end];
+        let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+        assert_eq!(answer.verdict, expected, "{last}");
+    }
 }
 
 #[test]
@@ -381,6 +426,75 @@ for line in sys.argv[1:]:
     cuda.batchfit_vgpu_say(line.encode())
 os._exit(0)
 "#;
+
+/// Processes that take memory when they are told to, and what comes of it.
+const SHARE: &str = r#"
+import os, subprocess, sys
+HOLD = """
+import ctypes, sys
+cuda = ctypes.CDLL(None)
+def malloc(gib, at=ctypes.c_uint64()): return cuda.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(gib << 30))
+def free(at=ctypes.c_size_t(), all=ctypes.c_size_t()): return cuda.cudaMemGetInfo(ctypes.byref(at), ctypes.byref(all)) or round(at.value / 2**30, 1)
+def count(at=ctypes.c_int()): return cuda.cudaGetDeviceCount(ctypes.byref(at)) or at.value
+def users(at=ctypes.c_uint(9), room=(ctypes.c_uint64 * 18)()):
+    return cuda.nvmlDeviceGetComputeRunningProcesses(ctypes.c_uint64(0x2000), ctypes.byref(at), room) or [round(one / 2**30, 1) for one in room[1:2 * at.value:2]]
+for line in sys.stdin: print(eval(line), flush=True)
+"""
+def start(**more):
+    return subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **more})
+def ask(process, text):
+    process.stdin.write(text + "\n")
+    process.stdin.flush()
+    print(text, process.stdout.readline().strip(), file=sys.stderr)
+one, other = start(), start()
+ask(one, "malloc(8)")
+ask(other, "free()")
+ask(other, "malloc(8)")
+ask(other, "malloc(3)")
+ask(one, "users()")
+seen = start(CUDA_VISIBLE_DEVICES="1")
+ask(seen, "count()")
+ask(seen, "malloc(8)")
+ask(other, "cuda.cudaSetDevice(1) or malloc(8)")
+one.kill()
+os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+ask(other, "cuda.cudaSetDevice(0) or malloc(8)")
+os._exit(0)
+"#;
+
+#[test]
+fn processes_share_each_card_and_one_that_ended_holds_nothing() {
+    let place = Sandbox::new();
+    let mut command = place.batchfit();
+    command.args([
+        "run", "--on", "2xt4", "--json", "--", "python3", "-c", SHARE,
+    ]);
+
+    let output = command.output().unwrap();
+
+    let said = stderr(&output);
+    let expected = [
+        "malloc(8) 0",
+        "free() 4.7",
+        "malloc(8) 2",
+        "malloc(3) 0",
+        "users() [8.5, 3.5]",
+        "count() 1",
+        "malloc(8) 0",
+        "cuda.cudaSetDevice(1) or malloc(8) 2",
+        "cuda.cudaSetDevice(0) or malloc(8) 0",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
+    let answer: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let held = answer["peaks"].as_array().unwrap().iter();
+    let held = held.map(|peak| {
+        (
+            peak["device"].as_u64().unwrap(),
+            peak["peak_reserved_bytes"].as_u64().unwrap() >> 30,
+        )
+    });
+    assert_eq!(held.collect::<Vec<_>>(), [(0, 8), (0, 11), (1, 8)]);
+}
 
 #[test]
 fn launches_are_written_where_the_script_is_stopped_and_a_full_disk_is_told() {

@@ -143,6 +143,8 @@ pub struct Shortage {
     pub is_fatal: bool,
     /// The rank that asked.
     pub rank: Option<u64>,
+    /// The device that it asked.
+    pub device: Option<u32>,
     /// The phase.
     pub phase: Option<String>,
     /// What was asked for.
@@ -151,6 +153,8 @@ pub struct Shortage {
     pub allocated_bytes: Option<u64>,
     /// What was reserved then.
     pub reserved_bytes: Option<u64>,
+    /// What other processes held of the device then, contexts too, where it did not fit beside them; null where none did.
+    pub others_bytes: Option<u64>,
     /// The lines of the script that asked, the innermost first.
     pub stack: Vec<String>,
     /// The module whose forward pass asked, `layers.3.mlp`, or whose gradients, `backward of layers.3.mlp`; null where that is not known.

@@ -44,7 +44,9 @@ pub struct RunEvents {
 pub(super) struct Process {
     pub(super) id: u32,
     pub(super) rank: Option<u64>,
-    /// By device.
+    /// The machine's numbers of the devices that it sees, where those are not all.
+    visible: Vec<u32>,
+    /// By device, as all that follows by the machine's numbers.
     pub(super) driver: BTreeMap<u32, Driver>,
     blocks: HashMap<(u32, u64), u64>,
     /// Most pinned and managed bytes at a time, and the last that were refused.
@@ -55,6 +57,8 @@ pub(super) struct Process {
     /// How many requests were refused, and the last.
     pub(super) shortages: u64,
     pub(super) shortage: Option<SaidShortage>,
+    /// Whether the driver has handed out nothing since then.
+    pub(super) is_stuck: bool,
     /// The last of each device.
     pub(super) peaks: Vec<SaidPeak>,
     pub(super) error: Option<SaidError>,
@@ -70,8 +74,18 @@ pub(super) struct Process {
 pub(super) struct Driver {
     now: u64,
     pub(super) peak: u64,
-    /// The last request that it refused, and what was used then.
-    pub(super) refused: Option<(u64, u64)>,
+    /// The last request that it refused.
+    pub(super) refused: Option<Refused>,
+}
+
+/// A request that the driver refused.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refused {
+    pub(super) requested: u64,
+    /// What the process used then, its context too.
+    pub(super) used: u64,
+    /// What other processes held then, where without them it had fit.
+    pub(super) others: u64,
 }
 
 /// `report`, as the hooks write it.
@@ -115,6 +129,8 @@ pub(super) struct SaidPhase {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SaidShortage {
     pub(super) phase: String,
+    #[serde(default)]
+    pub(super) device: u32,
     pub(super) requested: u64,
     pub(super) allocated: u64,
     pub(super) reserved: u64,
@@ -222,36 +238,47 @@ impl Process {
     fn memory(&mut self, word: &str, rest: &str) -> Option<()> {
         let mut fields = rest.split('\t');
         let mut number = || fields.next()?.parse::<u64>().ok();
+        self.is_stuck &= !matches!(word, "malloc" | "create");
         match word {
             "hello" => {
                 self.id = u32::try_from(number()?).ok()?;
                 self.rank = number();
             }
+            "visible" => {
+                self.visible = fields
+                    .map_while(|field| device(field.parse().ok()?))
+                    .take(MOST_DEVICES)
+                    .collect();
+            }
             "malloc" => {
-                let (device, bytes) = (device(number()?)?, number()?);
+                let (device, bytes) = (self.device(number()?)?, number()?);
                 let address =
                     u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok()?;
                 self.blocks.insert((device, address), bytes);
                 self.driver.entry(device).or_default().grow(bytes);
             }
             "free" => {
-                let device = device(number()?)?;
+                let device = self.device(number()?)?;
                 let address =
                     u64::from_str_radix(fields.next()?.trim_start_matches("0x"), 16).ok()?;
                 let bytes = self.blocks.remove(&(device, address))?;
                 self.driver.entry(device).or_default().shrink(bytes);
             }
             "create" => {
-                let device = device(number()?)?;
+                let device = self.device(number()?)?;
                 self.driver.entry(device).or_default().grow(number()?);
             }
             "release" => {
-                let device = device(number()?)?;
+                let device = self.device(number()?)?;
                 self.driver.entry(device).or_default().shrink(number()?);
             }
             "refused" => {
-                let device = device(number()?)?;
-                self.driver.entry(device).or_default().refused = Some((number()?, number()?));
+                let device = self.device(number()?)?;
+                self.driver.entry(device).or_default().refused = Some(Refused {
+                    requested: number()?,
+                    used: number()?,
+                    others: number().unwrap_or(0),
+                });
             }
             "host" => {
                 number()?;
@@ -263,12 +290,25 @@ impl Process {
         Some(())
     }
 
+    /// The machine's number of a device.
+    fn of_machine(&self, device: u32) -> u32 {
+        let seen = self.visible.get(device as usize);
+        seen.copied().unwrap_or(device)
+    }
+
+    fn device(&self, number: u64) -> Option<u32> {
+        device(number).map(|device| self.of_machine(device))
+    }
+
     fn report(&mut self, report: Report) {
         match report {
             Report::Start(start) => self.start = Some(start),
             Report::Phase(mut phase) => {
                 phase.name = shorten(&phase.name);
                 cut(&mut phase.devices, MOST_DEVICES);
+                for (device, ..) in &mut phase.devices {
+                    *device = self.of_machine(*device);
+                }
                 self.steps = phase.steps;
                 if self.phases.len() >= MOST_PHASES {
                     // The last phases say what memory has grown to.
@@ -278,11 +318,14 @@ impl Process {
             }
             Report::OutOfMemory(mut shortage) => {
                 cut(&mut shortage.stack, MOST_FRAMES);
+                shortage.device = self.of_machine(shortage.device);
                 self.shortages += 1;
+                self.is_stuck = true;
                 self.shortage = Some(shortage);
             }
             Report::Peak(mut peak) => {
                 cut(&mut peak.stack, MOST_FRAMES);
+                peak.device = self.of_machine(peak.device);
                 self.peaks.retain(|before| before.device != peak.device);
                 self.peaks.truncate(MOST_DEVICES - 1);
                 self.peaks.push(peak);
@@ -313,6 +356,11 @@ fn device(number: u64) -> Option<u32> {
 }
 
 impl Driver {
+    /// What other processes held when a request did not fit beside them.
+    pub(super) fn others(&self) -> u64 {
+        self.refused.map_or(0, |refused| refused.others)
+    }
+
     fn grow(&mut self, bytes: u64) {
         self.now = self.now.saturating_add(bytes);
         self.peak = self.peak.max(self.now);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::alloc::MemoryLimit;
-use crate::device::sim::{Card, CardSpec, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD};
+use crate::device::sim::{CONTEXT_OVERHEAD, Card, CardSpec, Chip, PROCESS_OVERHEAD, RANK_OVERHEAD};
 use crate::program::Architecture;
 use crate::units::Bytes;
 
@@ -81,6 +81,7 @@ impl Session {
             ("name", card.product.to_owned()),
             ("memory", card.total_memory.0.to_string()),
             ("context", self.context().0.to_string()),
+            ("bare_context", CONTEXT_OVERHEAD.0.to_string()),
             ("major", major.to_string()),
             ("minor", minor.to_string()),
             (

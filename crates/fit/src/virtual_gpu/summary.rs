@@ -1,6 +1,6 @@
 //! From what a script's processes said to the answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Ending;
 use super::answer::{
@@ -50,9 +50,9 @@ impl Answer {
         // What the script tried before the last error that it caught is not what it ran with in the end.
         let tried = main.shortage.as_ref().map_or(0, |last| last.retries);
         let verdict = match ending {
+            _ if out_of_memory.as_ref().is_some_and(|it| it.is_fatal) => Verdict::OutOfMemory,
             Ending::Exit(0) if retries > tried => Verdict::FitsWithRetries,
             Ending::Exit(0) => Verdict::Fits,
-            _ if out_of_memory.as_ref().is_some_and(|it| it.is_fatal) => Verdict::OutOfMemory,
             _ => Verdict::Failed,
         };
         let peak_allocated = top.and_then(|top| top.peak_allocated_bytes);
@@ -226,7 +226,12 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         .iter()
         .any(|it| it.error.as_ref().is_some_and(|error| !error.out_of_memory));
     let has_failed = !matches!(ending, Ending::Exit(0) | Ending::Interrupted);
-    let is_fatal = has_failed && (of_error.is_some() || says_so && !other_error);
+    // A shell that starts several at once may end well where one of them did not; and a script that catches each error and never trains.
+    let is_crowded = |it: &&Process| it.driver.values().any(|driver| driver.others() > 0);
+    let is_idle = |it: &&Process| it.steps == 0 && (it.is_stuck || it.driver.is_empty());
+    let is_fatal = has_failed && (of_error.is_some() || says_so && !other_error)
+        || of_error.is_some_and(is_crowded)
+        || ending == Ending::Exit(0) && process.is_some() && users.iter().all(is_idle);
     let Some(process) = process else {
         return is_fatal.then(|| Shortage::of(None, None, is_fatal));
     };
@@ -235,9 +240,19 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
     let mut shortage = Shortage::of(process.shortage.as_ref(), message, is_fatal);
     shortage.times = process.shortages;
     shortage.rank = process.rank;
-    let refused = process.driver.values().find_map(|driver| driver.refused);
-    if let (None, Some((requested, used))) = (shortage.requested_bytes, refused) {
-        (shortage.requested_bytes, shortage.reserved_bytes) = (Some(requested), Some(used));
+    // Of the device that PyTorch said, where it did.
+    let mut refused = process
+        .driver
+        .iter()
+        .filter(|(device, _)| shortage.device.is_none_or(|said| said == **device))
+        .filter_map(|(device, driver)| Some((*device, driver.refused?)));
+    if let Some((device, refused)) = refused.next() {
+        if shortage.requested_bytes.is_none() {
+            shortage.requested_bytes = Some(refused.requested);
+            shortage.reserved_bytes = Some(refused.used);
+        }
+        shortage.device = Some(device);
+        shortage.others_bytes = Some(refused.others).filter(|bytes| *bytes > 0);
     }
     Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
 }
@@ -271,6 +286,8 @@ impl Shortage {
             times: 0,
             is_fatal,
             rank: None,
+            device: said.map(|it| it.device),
+            others_bytes: None,
             phase: said.map(|it| it.phase.clone()),
             requested_bytes: said.map(|it| it.requested),
             allocated_bytes: said.map(|it| it.allocated),
@@ -289,6 +306,26 @@ fn convolutions(heard: &RunEvents) -> Convolutions {
         asked: count("asked"),
         estimated: count("estimated") + count("none"),
     }
+}
+
+/// Ranks that hold most of what they hold, or asked for it in vain, on the same device.
+fn ranks_on_one_device(users: &[&Process]) -> Option<String> {
+    let mut ranks: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
+    for process in users {
+        let peaks = peaks_of(process);
+        let top = peaks.iter().max_by_key(|peak| peak.peak_reserved_bytes);
+        let asked = process.shortage.as_ref().map(|shortage| shortage.device);
+        if let (Some(rank), Some(device)) = (process.rank, top.map(|top| top.device).or(asked)) {
+            ranks.entry(device).or_default().insert(rank);
+        }
+    }
+    let (device, ranks) = ranks.into_iter().find(|(_, ranks)| ranks.len() > 1)?;
+    let names: Vec<String> = ranks.iter().map(u64::to_string).collect();
+    Some(format!(
+        "ranks {} are all on device {device}, which NCCL refuses: each needs a card of its own, as \
+         `torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))` gives it",
+        names.join(", ")
+    ))
 }
 
 fn notes(
@@ -316,6 +353,7 @@ fn notes(
             session.gpus
         ));
     }
+    notes.extend(ranks_on_one_device(users));
     if let Some(error) = main.error.as_ref().filter(|error| !error.out_of_memory) {
         notes.push(format!(
             "it ended by an error of its own: {}: {}",

@@ -3,10 +3,9 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::config::devices;
 use crate::handle::Handles;
 use crate::names::{done, functions, same};
-use crate::runtime::devices::{current_device, set_device};
+use crate::runtime::devices::{count, current_device, set_device};
 use crate::status::{INVALID_CONTEXT, INVALID_VALUE, Status, check, out, out_if};
 
 use super::device;
@@ -33,7 +32,7 @@ pub(super) fn primary(device: usize) -> u64 {
 
 /// Of which device a context is.
 fn device_of(context: u64) -> Result<c_int, Status> {
-    let number = context.checked_sub(PRIMARY).filter(|&number| number < devices() as u64);
+    let number = context.checked_sub(PRIMARY).filter(|&number| number < count() as u64);
     let number = number.map_or_else(|| MADE.with(context, |device| *device), |number| Some(number as c_int));
     number.ok_or(INVALID_CONTEXT)
 }

@@ -2,10 +2,9 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::config::devices;
 use crate::memory::{self, bytes};
 use crate::names::{functions, same};
-use crate::runtime::devices::kind_of;
+use crate::runtime::devices::{count, kind_of};
 use crate::runtime::memory::copy;
 use crate::status::{INVALID_VALUE, NOT_SUPPORTED, Status, check, out, out_if};
 
@@ -88,7 +87,7 @@ unsafe fn out_attribute(to: *mut c_void, attribute: c_int, address: u64) -> Resu
     let (kind, device) = kind_of(address);
     let (is_device, is_managed) = (kind == 2, kind == 3);
     // Memory that CUDA does not know has no attributes.
-    check(kind != 0 && device < devices(), INVALID_VALUE)?;
+    check(kind != 0 && device < count(), INVALID_VALUE)?;
     let (start, size) = memory::block_of(address).unwrap_or((address, 0));
     match attribute {
         1 => out(to.cast(), primary(device as usize)),

@@ -13,15 +13,16 @@ pub mod streams;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use crate::config::{card, config, devices};
+use crate::config::{card, config};
 use crate::libc;
 use crate::names::{functions, refuses, same};
+use crate::runtime::devices::{self, count, of_machine};
 use crate::runtime::{errors, properties};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, Status, check, out, out_if, out_text};
 
 /// A device that there is.
 fn device(number: c_int) -> Result<usize, Status> {
-    usize::try_from(number).ok().filter(|_| number < devices()).ok_or(INVALID_DEVICE)
+    usize::try_from(number).ok().filter(|_| number < count()).ok_or(INVALID_DEVICE)
 }
 
 /// This very object: what it exports is looked up in no other.
@@ -77,16 +78,16 @@ unsafe fn out_known(text: Option<&CStr>, to: *mut *const c_char) -> Result<(), S
 functions! {
     cuInit(flags: c_uint) {
         check(flags == 0, INVALID_VALUE)?;
-        check(devices() > 0, errors::NO_DEVICE)
+        check(count() > 0, errors::NO_DEVICE)
     }
     cuDriverGetVersion(version: *mut c_int) { out(version, config().map_or(0, |config| config.cuda)) }
-    cuDeviceGetCount(count: *mut c_int) { out(count, devices()) }
+    cuDeviceGetCount(count: *mut c_int) { out(count, devices::count()) }
     cuDeviceGet(to: *mut c_int, ordinal: c_int) { out(to, device(ordinal)? as c_int) }
     cuDeviceGetName(name: *mut u8, room: c_int, of: c_int) {
         device(of)?;
         out_text(name, usize::try_from(room).unwrap_or(0), &card().name)
     }
-    cuDeviceGetUuid(to: *mut [u8; 16], of: c_int) { out(to, properties::uuid(device(of)?)) }
+    cuDeviceGetUuid(to: *mut [u8; 16], of: c_int) { out(to, properties::uuid(of_machine(device(of)?))) }
     cuDeviceTotalMem_v2(bytes: *mut usize, of: c_int) { device(of).and_then(|_| out(bytes, card().memory as usize)) }
     cuDeviceComputeCapability(major: *mut c_int, minor: *mut c_int, of: c_int) {
         device(of)?;

@@ -8,15 +8,17 @@ pub mod bytes;
 pub mod host;
 pub mod known;
 pub mod placement;
+pub mod shared;
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::process;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::channel;
-use crate::config::{card, devices};
+use crate::config::card;
 use crate::handle::Lock;
-use crate::runtime::launch;
+use crate::runtime::{devices, launch};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, Status, check};
 use crate::{fork, libc};
 use placement::Placement;
@@ -51,9 +53,10 @@ static MEMORY: Lock<[Device; MOST_DEVICES]> = Lock::new([const { Device::NEW }; 
 
 /// A device that there is; its addresses are reserved when it is first used.
 fn used(memory: &mut [Device; MOST_DEVICES], number: usize) -> Result<&mut Device, Status> {
-    check(number < usize::try_from(devices()).unwrap_or(0), INVALID_DEVICE)?;
+    check(number < devices::visible().len(), INVALID_DEVICE)?;
     let device = &mut memory[number];
     if !device.is_mapped {
+        device.admit(number, 0)?;
         map(number)?;
         let start = BASE + SPAN * number as u64;
         let above = start + SPAN / 4;
@@ -79,15 +82,28 @@ impl Device {
         self.allocated + self.created + card().context
     }
 
-    /// Whether so much more fits; if not, that is said.
+    /// What other processes see that this one holds: before its first kernel a context is smaller.
+    fn held(&self, number: usize) -> u64 {
+        let is_bare = HAS[number].load(Ordering::Relaxed) & need::CODE == 0;
+        self.allocated + self.created + if is_bare { card().bare_context } else { card().context }
+    }
+
+    /// Takes so much more, if it fits beside what other processes hold; if not, that is said.
     fn admit(&self, number: usize, bytes: u64) -> Result<(), Status> {
         let used = self.used();
-        if used.checked_add(bytes).is_some_and(|all| all <= card().memory) {
+        let room = used.checked_add(bytes).and_then(|all| card().memory.checked_sub(all));
+        let taken = room.map_or(Err(0), |room| shared::take(devices::of_machine(number), self.held(number) + bytes, room));
+        let Err(others) = taken else {
             return Ok(());
-        }
-        channel::say(&format!("refused\t{number}\t{bytes}\t{used}"));
+        };
+        channel::say(&format!("refused\t{number}\t{bytes}\t{used}\t{others}"));
         REFUSALS.fetch_add(1, Ordering::Relaxed);
         Err(OUT_OF_MEMORY)
+    }
+
+    /// Gives other processes what this one holds no more, or takes what its context has grown by.
+    fn tell(&self, number: usize) {
+        shared::tell(devices::of_machine(number), self.held(number));
     }
 }
 
@@ -162,6 +178,7 @@ pub fn free(address: u64) -> Result<(), Status> {
         discard(address, bytes);
         one.allocated -= bytes;
         one.placement.free(address, bytes);
+        one.tell(device);
         known::mark(address, bytes, false);
     }
     channel::say(&format!("free\t{device}\t{address:x}"));
@@ -178,12 +195,17 @@ pub mod need {
     pub const ASSERTIONS: u8 = 4;
 }
 
+/// What each device has of it.
+static HAS: [AtomicU8; MOST_DEVICES] = [const { AtomicU8::new(0) }; MOST_DEVICES];
+
 /// A kernel is launched: what it is the first to need is taken, as [`take`] does. An H200 with driver 580.159 took so much.
 pub fn prepare(device: usize, needs: u8) {
-    static HAS: [AtomicU8; MOST_DEVICES] = [const { AtomicU8::new(0) }; MOST_DEVICES];
     let first = needs & !HAS[device].fetch_or(needs, Ordering::Relaxed);
     if first & need::CODE != 0 {
-        take(device, 2 << 20);
+        let _ = used(&mut MEMORY.lock(), device).map(|one| {
+            one.placement.place(2 << 20);
+            one.tell(device);
+        });
     }
     if first & need::LOCAL != 0 {
         let _ = used(&mut MEMORY.lock(), device).map(|device| device.placement.grow_local());
@@ -210,12 +232,13 @@ pub fn block_of(address: u64) -> Option<(u64, u64)> {
     below(&one.blocks).or_else(|| below(&one.reserved))
 }
 
-/// Free and total memory of a device.
+/// Free and total memory of a device, as this process has it once it has a context there.
 pub fn info(device: usize) -> Result<(u64, u64), Status> {
-    let mut memory = MEMORY.lock();
-    let used = used(&mut memory, device)?.used();
+    check(device < devices::visible().len(), INVALID_DEVICE)?;
+    let used = MEMORY.lock()[device].used();
+    let others = shared::held(devices::of_machine(device), process::id());
     let total = card().memory;
-    Ok((total.saturating_sub(used), total))
+    Ok((total.saturating_sub(used).saturating_sub(others), total))
 }
 
 /// `cuMemAddressReserve`: addresses and no memory.
@@ -266,6 +289,10 @@ pub fn create(device: usize, bytes: u64) -> Result<(), Status> {
 
 /// `cuMemRelease` of what [`create`] took.
 pub fn release(device: usize, bytes: u64) {
-    MEMORY.lock()[device].created -= bytes;
+    {
+        let mut memory = MEMORY.lock();
+        memory[device].created -= bytes;
+        memory[device].tell(device);
+    }
     channel::say(&format!("release\t{device}\t{bytes}"));
 }

@@ -2,16 +2,17 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::errors::{NO_DEVICE, PEER_ALREADY_ENABLED, PEER_NOT_ENABLED, UNSUPPORTED_LIMIT};
-use super::{capture, pool, trace};
+use super::{capture, pool, properties, trace};
 use crate::config::{card, config, devices};
 use crate::memory::host::{self, Kind};
 use crate::memory::{MOST_DEVICES, block_of, device_of};
 use crate::names::{done, same};
 use crate::status::{INVALID_DEVICE, INVALID_VALUE, Status, check, out, out_if, out_text};
-use crate::{driver, python};
+use crate::{channel, driver, python};
 
 thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
@@ -28,9 +29,49 @@ pub fn set_device(number: c_int) -> Result<(), Status> {
     Ok(())
 }
 
+/// Which devices of the machine `CUDA_VISIBLE_DEVICES` names, by number or by the beginning of what tells one from others; what follows a name of
+/// none is not seen. A number beyond the last counts from the first again: scripts that name one of their own machine's cards find one here.
+fn named(text: &str, devices: usize) -> Vec<usize> {
+    let mut seen = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let by_number = name.parse::<usize>().ok().map(|number| number % devices.max(1));
+        let by_uuid = || (0..devices).find(|&device| name.starts_with("GPU-") && properties::uuid_text(device).starts_with(name));
+        match by_number.or_else(by_uuid) {
+            Some(device) if !seen.contains(&device) => seen.push(device),
+            _ => break,
+        }
+    }
+    seen
+}
+
+/// The devices of the machine that this process sees, in its order, by the environment as it was when CUDA was first asked.
+pub fn visible() -> &'static [usize] {
+    static VISIBLE: OnceLock<Vec<usize>> = OnceLock::new();
+    VISIBLE.get_or_init(|| {
+        let all = usize::try_from(devices()).unwrap_or(0);
+        let Ok(text) = std::env::var("CUDA_VISIBLE_DEVICES") else {
+            return (0..all).collect();
+        };
+        let seen = named(&text, all);
+        let numbers: Vec<String> = seen.iter().map(usize::to_string).collect();
+        channel::say(&format!("visible\t{}", numbers.join("\t")));
+        seen
+    })
+}
+
+/// How many those are.
+pub fn count() -> c_int {
+    visible().len() as c_int
+}
+
+/// The machine's number of a device that this process sees.
+pub fn of_machine(device: usize) -> usize {
+    visible().get(device).copied().unwrap_or(device)
+}
+
 /// A device that there is.
 pub fn device(number: c_int) -> Result<usize, Status> {
-    match devices() {
+    match count() {
         0 => Err(NO_DEVICE),
         all if number < all => usize::try_from(number).map_err(|_| INVALID_DEVICE),
         _ => Err(INVALID_DEVICE),
@@ -55,7 +96,7 @@ pub fn attribute(number: c_int, device: usize) -> Option<c_int> {
         16 => Some(card.multiprocessors),
         // Overlap, mapped and unified addresses, managed memory, priorities, caches, cooperative launches, registering, virtual memory, pools, events of other processes.
         15 | 19 | 31 | 41 | 78..=80 | 83 | 89 | 90 | 91 | 95 | 96 | 99 | 102 | 103 | 115 | 125 => Some(1),
-        33 => c_int::try_from(device + 1).ok(),
+        33 => c_int::try_from(of_machine(device) + 1).ok(),
         36 => Some(card.memory_clock),
         37 => Some(card.bus),
         38 => Some(card.l2_cache),
@@ -133,8 +174,8 @@ unsafe fn entry_point(name: *const c_char, to: *mut *mut c_void, version: c_int,
 runtime! {
     cudaGetDeviceCount(to: *mut c_int) {
         python::load_hooks();
-        out(to, devices())?;
-        check(devices() > 0, NO_DEVICE)
+        out(to, count())?;
+        check(count() > 0, NO_DEVICE)
     }
     cudaGetDevice(to: *mut c_int) {
         device(0)?;
@@ -162,7 +203,7 @@ runtime! {
         out(to, attribute(number, of).ok_or(INVALID_VALUE)?)
     }
     cudaDeviceGetPCIBusId(to: *mut u8, room: c_int, of: c_int) {
-        let text = format!("0000:{:02X}:00.0", device(of)? + 1);
+        let text = format!("0000:{:02X}:00.0", of_machine(device(of)?) + 1);
         out_text(to, usize::try_from(room).unwrap_or(0), &text)
     }
     cudaDeviceGetByPCIBusId(to: *mut c_int, text: *const c_char) {
@@ -170,7 +211,8 @@ runtime! {
         let text = CStr::from_ptr(text).to_string_lossy();
         let bus = text.trim_start_matches("0000:").split(':').next();
         let number = bus.and_then(|bus| c_int::from_str_radix(bus, 16).ok()).ok_or(INVALID_VALUE)?;
-        out(to, device(number.wrapping_sub(1))? as c_int)
+        let seen = visible().iter().position(|&device| number == device as c_int + 1).ok_or(INVALID_DEVICE)?;
+        out(to, seen as c_int)
     }
     cudaDeviceCanAccessPeer(to: *mut c_int, one: c_int, other: c_int) {
         out(to, c_int::from(device(one)? != device(other)?))

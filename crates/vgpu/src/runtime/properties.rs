@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use super::devices::{attribute, device};
+use super::devices::{attribute, device, of_machine};
 use crate::config::card;
 use crate::status::{INVALID_VALUE, Status, check, out};
 
@@ -35,10 +35,17 @@ const FIELDS: &[Field] = &[
 ];
 
 /// Bytes by which a device is told from others, also by NVML.
+/// `device` is the machine's number.
 pub fn uuid(device: usize) -> [u8; 16] {
     let mut uuid = *b"batchfit-vgpu\0\0\0";
     uuid[15] = device as u8;
     uuid
+}
+
+/// The same as text, as NVML and `CUDA_VISIBLE_DEVICES` have it.
+pub fn uuid_text(device: usize) -> String {
+    let hex: String = uuid(device).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 fn properties<const SIZE: usize>(device: usize, place: impl Fn(&Field) -> usize) -> [u8; SIZE] {
@@ -46,7 +53,7 @@ fn properties<const SIZE: usize>(device: usize, place: impl Fn(&Field) -> usize)
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     let name = card().name.as_bytes();
     put(NAME, &name[..name.len().min(NAME_LENGTH)]);
-    put(UUID, &uuid(device));
+    put(UUID, &uuid(of_machine(device)));
     put(TOTAL_GLOBAL_MEMORY, &card().memory.to_le_bytes());
     for field in FIELDS {
         let (at, value) = (place(field), attribute(field.3, device).unwrap_or(0));

@@ -27,10 +27,55 @@ fn pairs(settings: &str) -> Vec<(&str, String)> {
     pairs
 }
 
+/// Names of trainers' settings that change nothing of the memory of a step: how is logged, saved and scheduled, and which data there is. Those
+/// with a star begin so.
+const UNASKED: &str = include_str!("unasked.txt");
+
+fn is_unasked(key: &str) -> bool {
+    let mut names = UNASKED.split_whitespace();
+    names.any(|name| match name.strip_suffix('*') {
+        Some(start) => key.starts_with(start),
+        None => key == name,
+    })
+}
+
+/// The flags of a question, each once, and the settings that it has no words for.
+#[derive(Default)]
+struct Question<'k> {
+    flags: Vec<String>,
+    left: Vec<&'k str>,
+    unknown: Vec<&'k str>,
+}
+
+impl<'k> Question<'k> {
+    /// Asks what a setting says, unless another has said it, or something else of the same.
+    fn ask(&mut self, key: &'k str, flags: &str) {
+        for flag in flags.split(" --").map(|it| it.trim_start_matches('-')) {
+            let flag = format!("--{flag}");
+            let same = self.flags.iter().find(|it| subject(it) == subject(&flag));
+            match same {
+                None => self.flags.push(flag),
+                Some(same) if *same == flag => {}
+                Some(_) => self.left.push(key),
+            }
+        }
+    }
+}
+
+/// What a flag is about. The type of numbers is one, however it is asked.
+fn subject(flag: &str) -> &str {
+    let name = flag.split([' ', '=']).next().unwrap_or_default();
+    match name {
+        "--amp" => "--precision",
+        "--with" => flag.split('=').next().unwrap_or(flag),
+        name => name,
+    }
+}
+
 /// The question about what a trainer's settings in YAML say, as far as they have words here, and what is not in it. The first model is meant.
 pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
-    let (mut model, mut batch, mut flags) = (None, None, String::new());
-    let (mut has_adapter, mut is_quantized, mut left) = (false, false, Vec::new());
+    let (mut model, mut batch, mut asked) = (None, None, Vec::new());
+    let (mut has_adapter, mut is_quantized, mut question) = (false, false, Question::default());
     let pairs = pairs(settings);
     for (key, value) in &pairs {
         let value = value.as_str();
@@ -41,37 +86,57 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
         has_adapter |= is_adapter;
         is_quantized |= value == "qlora";
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,".contains(c);
-        let of_value = row(&format!("{key}={value}"), " = ");
+        let named = format!("{key}={value}");
+        let (of_value, advice) = (row(&named, " = "), row(&named, " | "));
         match (of_value.or_else(|| row(key, " = ")), row(key, " | ")) {
+            _ if advice.is_some() => question.left.push(*key),
             (Some(LEFT_OUT), _) => {}
             _ if is_adapter => {}
             (Some(said), _) if said.contains("=%|") => {}
             (Some(said), _) if said.contains('%') && value.chars().all(is_plain) => match said {
-                "%" => model = model.or(Some(value)),
-                _ => flags.extend([" ", &said.replace('%', value)]),
+                "%" if model.is_none() => model = Some(value),
+                "%" => question.left.push(*key),
+                _ => asked.push((*key, said.replace('%', value))),
             },
             (Some(said), _) if of_value.is_some() || ["true", "auto", "True"].contains(&value) => {
-                flags.extend([" ", said]);
+                asked.push((*key, said.to_owned()));
             }
-            (None, Some(ONE_BATCH)) => batch = Some(value),
+            (None, Some(ONE_BATCH)) if batch.is_none() => batch = Some(value),
             (_, Some(said)) => {
                 is_quantized |= said.starts_with("4-bit");
-                left.push(*key);
+                question.left.push(*key);
             }
-            (Some(_), None) => left.push(*key),
-            (None, None) => {}
+            (Some(_), None) => question.left.push(*key),
+            // What has other characters is none.
+            (None, None) if is_unasked(key) || !key.chars().all(is_plain) => {}
+            (None, None) => question.unknown.push(*key),
         }
     }
-    if has_adapter {
+    // What is said of all numbers counts, and not what is said of autocast.
+    asked.sort_by_key(|(_, flag)| !flag.starts_with("--precision "));
+    for (key, flag) in &asked {
         // Trainers load the weights under adapters in the type that they train in.
-        flags = flags.replace("--amp ", "--precision ");
-        if !flags.contains("lora=") {
-            flags += " --lora 16";
-        }
+        let flag = match flag.strip_prefix("--amp ") {
+            Some(kind) if has_adapter => format!("--precision {kind}"),
+            _ => flag.clone(),
+        };
+        question.ask(key, &flag);
     }
-    if is_quantized && !flags.contains("--precision ") {
-        flags += " --precision bf16";
+    let has = |start: &str| asked.iter().any(|(_, flag)| flag.starts_with(start));
+    if has_adapter && !has("--with lora=") {
+        question.flags.push("--lora 16".to_owned());
     }
+    if is_quantized && !has("--precision ") && !(has_adapter && has("--amp ")) {
+        question.flags.push("--precision bf16".to_owned());
+    }
+    let Question {
+        flags,
+        left,
+        unknown,
+    } = question;
+    let flags = flags
+        .iter()
+        .fold(String::new(), |all, flag| all + " " + flag);
     let flags = match batch {
         Some(batch) => format!("probe {} --on CARD --batch {batch}{flags}", model?),
         None => format!("fit {} --on CARD{flags}", model?),
@@ -81,6 +146,14 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     } else {
         ""
     };
+    let mut left = left.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+    if !unknown.is_empty() {
+        let (count, keys) = (unknown.len(), unknown.join(", "));
+        let more = if left.is_empty() { "" } else { " more" };
+        left.push(format!(
+            "{count}{more} that batchfit does not know ({keys})"
+        ));
+    }
     let left = match left.as_slice() {
         [] => String::new(),
         left => format!(", but for {}", left.join(", ")),
@@ -101,23 +174,33 @@ mod tests {
         let factory = "model_name_or_path: \"Qwen/Qwen2.5-7B\"\nfinetuning_type: lora\ncutoff_len: 2048\nflash_attn: fa2\n";
 
         let targets = "lora_target_modules:\n  - q_proj\n  - v_proj\nsample_packing: true\nfsdp:\n  - full_shard\nplugins:\n  x: y\n";
-        let said = |text: &str| of_settings(text).unwrap_or_default();
-
-        assert_eq!(
-            said(axolotl),
-            "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
-             --precision bf16` asks about what it says, with 16-bit weights, but for load_in_4bit"
-        );
-        assert_eq!(
-            said(factory),
-            "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says"
-        );
-        assert_eq!(
-            said(&format!(
-                "model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"
-            )),
-            "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj` asks about what it says, but for sample_packing, fsdp, stage"
-        );
+        let both = "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\nlora_target: all\nflash_attn: disabled\n\
+                    cutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\nmax_length: 512\nadditional_target: embed_tokens,lm_head\n\
+                    pure_bf16: true\nenable_liger_kernel: true\nlearning_rate: 1e-4\nwandb_project: x\nfreeze_trainable_layers: 2\nuse_cpu: true\n";
+        for (settings, expected) in [
+            (
+                axolotl.to_owned(),
+                "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
+                 --precision bf16` asks about what it says, with 16-bit weights, but for load_in_4bit",
+            ),
+            (
+                factory.to_owned(),
+                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says",
+            ),
+            (
+                format!("model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"),
+                "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj` asks about what it says, but for sample_packing, fsdp, \
+                 stage, 1 more that batchfit does not know (plugins)",
+            ),
+            (
+                both.to_owned(),
+                "`batchfit probe Qwen/Qwen2.5-7B --on CARD --batch 1 --precision bf16 --with lora=8 --with lora_target_modules=all \
+                 --with attn_implementation=eager --seq-len 2048` asks about what it says, but for enable_liger_kernel, use_cpu, max_length, \
+                 2 more that batchfit does not know (additional_target, freeze_trainable_layers)",
+            ),
+        ] {
+            assert_eq!(of_settings(&settings).as_deref(), Some(expected));
+        }
         assert_eq!(of_settings("model: 7\n$(rm): x"), None);
     }
 }

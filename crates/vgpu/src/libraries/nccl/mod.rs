@@ -8,7 +8,7 @@ mod rendezvous;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::channel;
@@ -18,13 +18,14 @@ use crate::libraries::{real, version};
 use crate::memory::{self, bytes, is_device, is_readable, known};
 use crate::names::{done, functions, same};
 use crate::python;
-use crate::runtime::devices::current_device;
+use crate::runtime::devices::{current_device, of_machine};
 use crate::status::{check, refuses_null};
 
 /// `ncclResult_t`.
 type Status = c_int;
 const UNHANDLED_CUDA_ERROR: Status = 1;
 const INVALID_ARGUMENT: Status = 4;
+const INVALID_USAGE: Status = 5;
 
 /// Payloads that may decide what a program does next: sizes, pickled objects, flags. Larger ones are tensors, whose values nobody reads.
 const SMALL: usize = 64 << 10;
@@ -72,6 +73,13 @@ unsafe fn create(to: *mut u64, size: c_int, rank: c_int, is_split: bool, name: O
     };
     check(!to.is_null() && rank < size, INVALID_ARGUMENT)?;
     let rendezvous = name.and_then(|name| Rendezvous::enter(name, rank, size));
+    let device = of_machine(current_device());
+    if let Some(other) = rendezvous.and_then(|rendezvous| rendezvous.other_on(device)) {
+        // NCCL names the device by its bus.
+        let said = format!("Duplicate GPU detected : rank {rank} and rank {other} both on CUDA device {:x}", (device + 1) << 12);
+        *LAST_ERROR.lock() = Box::leak(CString::new(said).unwrap_or_default().into_boxed_c_str());
+        return Err(INVALID_USAGE);
+    }
     if !SAID.swap(true, Ordering::Relaxed) {
         let all_alike = if rendezvous.is_none() { ", and every rank is like this one" } else { "" };
         channel::say(&format!("assumed\tNCCL takes no memory for its own buffers{all_alike}"));
@@ -103,15 +111,19 @@ pub extern "C" fn ncclGetErrorString(status: Status) -> *const c_char {
     match status {
         0 => c"no error",
         UNHANDLED_CUDA_ERROR => c"unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        INVALID_USAGE => c"invalid usage (run with NCCL_DEBUG=WARN for details)",
         INVALID_ARGUMENT => c"invalid argument (run with NCCL_DEBUG=WARN for details)",
         _ => c"unknown result code",
     }
     .as_ptr()
 }
 
+/// What it last went wrong by; it stays for whoever reads it.
+static LAST_ERROR: Lock<&'static CStr> = Lock::new(c"");
+
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_communicator: u64) -> *const c_char {
-    c"".as_ptr()
+    LAST_ERROR.lock().as_ptr()
 }
 
 /// An operation of one's own; it sums, as `ncclRedOpCreatePreMulSum` says, but by what factor is on a device.

@@ -53,6 +53,14 @@ impl Rendezvous {
         Some(Box::leak(Box::new(rendezvous)))
     }
 
+    /// The rank that has come with the same device, where another has: NCCL has one of each.
+    pub fn other_on(&self, device: usize) -> Option<String> {
+        let (own, taken) = (self.folder.join(format!("device-of-{}", self.rank)), self.folder.join(format!("device-{device}")));
+        fs::write(&own, self.rank.to_string()).ok()?;
+        let is_first = fs::hard_link(&own, &taken).is_ok();
+        fs::read_to_string(taken).ok().filter(|_| !is_first)
+    }
+
     /// The room of those that leave this one together, in the order of their keys: its name, this rank's place there, and how many they are.
     pub fn split(&self, color: i32, key: i32) -> Option<(String, usize, usize)> {
         let call = self.calls.load(Ordering::Relaxed);
