@@ -5,8 +5,8 @@
 Wants transformers 5.17. Asks the class of each config in `tests/golden/huggingface` what it makes of two names with different numbers,
 in either order: those of its `attribute_map`, and those that it takes out of its arguments. The first file has, by family and by what
 batchfit or transformers calls a value, the names that count where they are there. The second has configs, one a line: `said` are members
-in place of those of the golden config `of`, `read` what transformers makes of them; among them what transformers itself writes of a
-config and would not have to be told.
+in place of those of the golden config `of` (null leaves one out), `read` what transformers makes of them; among them what transformers
+itself writes of a config and would not have to be told.
 """
 
 from __future__ import annotations

@@ -55,7 +55,10 @@ impl Positions {
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape::read(config, CODE, &DEFAULTS)?;
+    let shape = Shape {
+        layers: config.layers("num_hidden_layers", 24)?,
+        ..Shape::read(config, CODE, &DEFAULTS)?
+    };
     let positions = Positions::read(config, &shape)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
