@@ -224,6 +224,15 @@ fn a_script_that_skips_what_does_not_fit_and_trains_nothing_does_not_fit() {
         let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
         assert_eq!(answer.verdict, expected, "{last}");
     }
+    // `python train.py | tee log`
+    let error = r#"report	{"kind": "error", "type": "OutOfMemoryError", "message": "CUDA out of memory.", "out_of_memory": true}"#;
+    let (one, end) = (
+        step(1, 300),
+        r#"report	{"kind": "end", "how": "exit", "steps": 1}"#,
+    );
+    let lines = ["hello\t12\t", START, malloc, &one, refused, error, end];
+    let answer = answer(&session("h200"), &lines, Ending::Exit(0)).unwrap();
+    assert_eq!(answer.verdict, Verdict::OutOfMemory);
 }
 
 #[test]

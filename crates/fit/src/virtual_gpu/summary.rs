@@ -229,9 +229,13 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
     // A shell that starts several at once may end well where one of them did not; and a script that catches each error and never trains.
     let is_crowded = |it: &&Process| it.driver.values().any(|driver| driver.others() > 0);
     let is_idle = |it: &&Process| it.steps == 0 && (it.is_stuck || it.driver.is_empty());
+    let has_ended_so =
+        |it: &&Process| it.steps == 0 || it.error.as_ref().is_some_and(|error| error.out_of_memory);
     let is_fatal = has_failed && (of_error.is_some() || says_so && !other_error)
         || of_error.is_some_and(is_crowded)
-        || ending == Ending::Exit(0) && process.is_some() && users.iter().all(is_idle);
+        || ending == Ending::Exit(0) && process.is_some() && users.iter().all(is_idle)
+        // `python train.py | tee log`; who starts a process with a smaller batch after it goes on.
+        || ending == Ending::Exit(0) && of_error.is_some() && users.iter().all(has_ended_so);
     let Some(process) = process else {
         return is_fatal.then(|| Shortage::of(None, None, is_fatal));
     };
