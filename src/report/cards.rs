@@ -17,7 +17,10 @@ pub fn cards(cards: &[CardDocument], style: &Style) -> String {
             .words("card", move |card| {
                 format!("{}{}", card.card, star(card))
             })
-            .words("product", |card| card.product.clone())
+            // All are NVIDIA's, and lines are long.
+            .words("product", |card| {
+                card.product.trim_start_matches("NVIDIA ").to_owned()
+            })
             .size("memory", |card| card.memory_bytes)
             .words("compute", |card| card.compute_capability.clone())
             .number("SMs", |card| card.multiprocessors.to_string())

@@ -62,7 +62,7 @@ fn row(flag: &str, separator: &str) -> Option<&'static str> {
     let name = flag
         .trim_start_matches('-')
         .to_lowercase()
-        .replace('_', "-");
+        .replace(['_', ' '], "-");
     let find = |name: &str| {
         HINTS.lines().find_map(|line| {
             let mut kinds = [" = ", " | "].into_iter();
@@ -170,11 +170,9 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
             Some(_) => is_off.then_some(LEFT_OUT),
             None => dashed.as_deref(),
         })?;
-    let instead = match instead {
-        // `--gpus 4090`
-        "--world-size %" if nicknames::parse(given).is_ok() => "--on %",
-        _ => instead,
-    };
+    // `--gpus 4090`
+    let is_card = instead == "--world-size %" && nicknames::parse(given).is_ok();
+    let instead = if is_card { "--on %" } else { instead };
     let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
     let is_truth = |value: &str| value == "auto" || is_on(value).is_some();
     let is_value = |next: &&str| {
@@ -196,7 +194,9 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     }
     let mut words = typed[..at].to_vec();
     let is_left_out = is_off && of_value.is_none() && attached.or(taken).is_some();
-    let note = if is_left_out || pattern == LEFT_OUT {
+    let note = if value == usual && typed.iter().any(|it| says(it, pattern)) {
+        format!("{flag} is left out: what it means is said beside it")
+    } else if is_left_out || pattern == LEFT_OUT {
         format!("{flag} is left out: it changes nothing here")
     } else {
         let written = pattern.replace('%', value);
@@ -205,6 +205,15 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     };
     words.extend_from_slice(&typed[at + 1 + usize::from(taken.is_some())..]);
     Some((words, note))
+}
+
+/// Whether a word is a flag for this pattern or its value, as `--lora-r` and `lora=8` are for `--with lora=%`.
+fn says(word: &OsString, pattern: &str) -> bool {
+    let word = word.to_str().unwrap_or_default();
+    let value = pattern.rsplit(' ').next().unwrap_or_default();
+    let begins = value.strip_suffix('%').filter(|it| !it.is_empty());
+    let is_flag = |it: &str| it.starts_with('-') && row(it, " = ") == Some(pattern);
+    begins.is_some_and(|it| word.starts_with(it) || is_flag(word))
 }
 
 /// What is typed with a value in one word that goes on in others, as a card (`--on rtx 4090`) or a list (`--precision bf16 fp32`) does.
@@ -288,12 +297,15 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
     let mut words = typed.to_vec();
     // The Python package adds it.
     removed(&mut words, "--document");
-    let size = removed(&mut words, flag).filter(|size| size.parse::<u64>().is_ok_and(|it| it > 0));
+    let is_count = |size: &String| size.parse::<u64>().is_ok_and(|it| it > 0);
+    let size = removed(&mut words, flag).filter(is_count);
     let size = size.unwrap_or_else(|| "64".to_owned());
-    let asked = |command: &str, flag: &str| {
+    let target = removed(&mut words, "--target").filter(is_count);
+    let target = target.as_ref().unwrap_or(&size);
+    let asked = |command: &str, flag: &str, size: &str| {
         let mut words = words.clone();
         words.splice(..2, ["batchfit".into(), command.into()]);
-        words.extend([flag.into(), OsString::from(&size)]);
+        words.extend([flag, size].map(OsString::from));
         let names_card = |word: &OsString| word == "--on" || word == "--device" || word == "--gpu";
         if !words.iter().any(names_card) {
             words.extend(["--on", "t4"].map(OsString::from));
@@ -310,9 +322,9 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
         shell(&words)
     };
     format!(
-        "{ONE_BATCH}: `{}` asks whether {size} fits, and `{}` plans steps of {size} samples",
-        asked("probe", "--batch"),
-        asked("fit", "--target"),
+        "{ONE_BATCH}: `{}` asks whether {size} fits, and `{}` plans steps of {target} samples",
+        asked("probe", "--batch", &size),
+        asked("fit", "--target", target),
     )
 }
 
@@ -417,6 +429,9 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 } else {
                     format!("the command follows `--`, with {{batch}} where it takes the batch: `batchfit search -- {own} --batch-size {{batch}}`")
                 });
+            }
+            if command == "serve" && ["--port", "--host", "--bind", "--address", "-p"].contains(&&*flag) {
+                return Some(format!("there is no {flag}; address and port are one flag: --listen 127.0.0.1:8080"));
             }
             if !ASKING.contains(&command) {
                 let asked = question("fit", &typed[2..]);

@@ -188,6 +188,14 @@ fn value(
                 "seq_len" => &thousands(text),
                 _ => text,
             };
+            let mut alike = text.split(',');
+            let first = alike.next().unwrap_or(text);
+            // `224,224` is a height and a width.
+            let text = if alike.all(|other| other == first) {
+                first
+            } else {
+                text
+            };
             match several(flag, text)? {
                 Some(lengths) => {
                     "lengths".clone_into(&mut place[0]);

@@ -79,8 +79,16 @@ pub(in crate::cli) fn command(words: &[OsString]) -> Result<Command, CliError> {
 
 fn cannot_start(program: &OsStr, error: &io::Error) -> CliError {
     let script = program.display();
-    let is_script = Path::new(program).extension().is_some_and(|it| it == "py");
-    let instead = is_script.then(|| format!("; write `python {script}`"));
+    let text = program.to_string_lossy();
+    let instead = if Path::new(program).extension().is_some_and(|it| it == "py") {
+        Some(format!("; write `python {script}`"))
+    } else if text.contains('=') {
+        Some(format!(
+            "; write `env {script}` before a program for it to have this variable"
+        ))
+    } else {
+        None
+    };
     wrong(format!(
         "could not start `{script}`: {error}{}",
         instead.unwrap_or_default()

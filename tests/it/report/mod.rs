@@ -37,8 +37,8 @@ fn recommendation(micro_batch: u64) -> Recommendation {
         limit_bytes: 23 * GIB,
         headroom_bytes: GIB,
         headroom: Headroom::default(),
-        limited_by: "activations (94% of the peak); batch 236 runs, but the allocator has to free its cache and retry \
-                     once"
+        limited_by: "activations (94% of the peak); with batch 236 the allocator flushes its cache and retries once, \
+                     which takes time"
             .to_owned(),
         why: None,
         evidence: Evidence::Simulated,

@@ -159,8 +159,9 @@ fn l2_cache(sheet: &CardSpec) -> u64 {
     let mib = match sheet.chip {
         Chip::Gh100 if sheet.bus > 5120 => 60,
         Chip::Gv100 | Chip::Tu102 | Chip::Ga102 => 6,
-        Chip::Tu104 | Chip::Ga104 => 4,
+        Chip::Tu104 | Chip::Tu106 | Chip::Ga103 | Chip::Ga104 => 4,
         Chip::Ga106 => 3,
+        Chip::Ga107 => 2,
         Chip::Ga100 => 40,
         Chip::Ad102 => 72,
         Chip::Ad103 | Chip::Gb203 => 64,

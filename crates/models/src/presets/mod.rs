@@ -114,7 +114,8 @@ pub fn preset(name: &str) -> Option<&'static Preset> {
         })
     };
     exact().or_else(of_hub).or_else(as_written).or_else(|| {
-        if !is_name {
+        // timm's `vit_base_patch16_224` is other code than `google/vit-base-patch16-224`.
+        if !is_name || name.contains("_patch") {
             return None;
         }
         let wanted = plain(name);
@@ -196,10 +197,13 @@ pub fn of_family(name: &str) -> Option<String> {
     let wanted = short(name);
     let is_meant = |preset: &&Preset| {
         let known = short(preset.name);
-        known.trim_start_matches("meta").starts_with(&wanted)
+        let mut parts = preset.name.split(['/', '-', '_']);
+        // `8b`
+        parts.any(|part| part.eq_ignore_ascii_case(name))
+            || wanted.len() > 2 && known.trim_start_matches("meta").starts_with(&wanted)
     };
-    let found: Vec<&Preset> = hub::presets().filter(is_meant).collect();
-    if wanted.len() < 3 || found.len() < 2 {
+    let found: Vec<&Preset> = presets().filter(is_meant).collect();
+    if found.len() < 2 {
         return None;
     }
     let named = found.iter().take(MOST);

@@ -31,7 +31,15 @@ pub fn fit(model: &str, result: &FitResult, request: &ShownRequest, style: &Styl
     let best = &result.recommendation;
     let environment = &result.environment;
     let model = shown_name(model);
-    let title = format!("{model} on {} ({})", environment.gpu, environment.device);
+    let title = match request.cards().as_slice() {
+        [] => format!("{model} on {} ({})", environment.gpu, environment.device),
+        cards => format!(
+            "{model} on {}, as much as fits the one with the least memory: {} ({})",
+            cards.join(" and "),
+            environment.gpu,
+            environment.device
+        ),
+    };
     let mut report = paragraph("", &title, style.width);
     report += &style.quiet(&paragraph("", &setup::line(result, request), style.width));
     report += "\n";
@@ -345,12 +353,7 @@ fn largest(best: &Recommendation) -> String {
         );
     }
     if finishing > best.max_batch_steady {
-        let when = if best.max_batch_steady > smooth {
-            " in later steps too"
-        } else {
-            ""
-        };
-        let _ = write!(text, ", {finishing} with them{when}");
+        let _ = write!(text, "; up to {finishing} runs, but slower");
     }
     text
 }

@@ -17,6 +17,7 @@ pub struct ShownRequest {
     pub(crate) generation: Option<IgnoredAny>,
     pub(crate) lengths: Option<Map<String, Value>>,
     world_size: Option<Number>,
+    device: Option<Value>,
 }
 
 /// Its model.
@@ -64,6 +65,20 @@ impl ShownRequest {
     pub fn with_assumed_length(mut self, is_assumed: bool) -> ShownRequest {
         self.model.has_assumed_length = is_assumed;
         self
+    }
+
+    /// The kinds of cards that train together, where there are several.
+    pub(super) fn cards(&self) -> Vec<&str> {
+        let all = self.device.as_ref().and_then(Value::as_array);
+        let names = all.into_iter().flatten().filter_map(Value::as_str);
+        let names = names.map(|name| name.trim_start_matches("sim:"));
+        let mut kinds: Vec<&str> = Vec::new();
+        names.for_each(|name| {
+            if !kinds.contains(&name) {
+                kinds.push(name);
+            }
+        });
+        if kinds.len() > 1 { kinds } else { Vec::new() }
     }
 
     /// GPUs that train together.

@@ -1,6 +1,7 @@
 //! Words of others in the place of a command.
 
 use std::ffi::OsString;
+use std::path::Path;
 
 use clap::CommandFactory as _;
 
@@ -60,6 +61,17 @@ pub(super) fn question(command: &str, typed: &[OsString]) -> Option<String> {
 
 /// What is said of a word that is no command.
 pub(super) fn no_command(command: &str, typed: &[OsString]) -> String {
+    if matches!(Path::new(command).extension(), Some(it) if it == "py" || it == "sh") {
+        let own = shell(&typed[1..]);
+        let with = if command.ends_with("py") {
+            "python"
+        } else {
+            "bash"
+        };
+        return format!(
+            "{command:?} is no command; write `batchfit run --on t4 -- {with} {own}`, with your card, to run it on a virtual GPU"
+        );
+    }
     let near = preset(command).is_none().then(|| nearest_command(command));
     let (instead, behind) = match near.flatten() {
         Some(near) => (near, 2),

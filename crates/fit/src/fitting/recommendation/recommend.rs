@@ -375,7 +375,7 @@ fn described(report: &ProbeReport) -> String {
                 (None, retries) => format!("{retries} times"),
             };
             format!(
-                "{mainly}; batch {batch} runs, but the allocator has to free its cache and retry {often}"
+                "{mainly}; with batch {batch} the allocator flushes its cache and retries {often}, which takes time"
             )
         }
         (None, Verdict::Fits | Verdict::OutOfMemory | Verdict::Failed) => mainly,

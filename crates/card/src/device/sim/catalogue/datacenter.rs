@@ -13,6 +13,10 @@ pub(super) const CARDS: &[Card] = &[
     card("h200", "NVIDIA H200", Bytes(150_109_880_320), "a measurement (driver of CUDA 13)")
         .chip(Chip::Gh100, (9, 0), 132, 1980).bus(6144, 6.402).ceilings(4800.0, 67.0, 494.7, 989.4, 989.4)
         .page("https://www.techpowerup.com/gpu-specs/h200-sxm-141-gb.c4255").throughput("https://glennklockwood.com/garden/processors/h100").recorded(),
+    card("h200-nvl", "NVIDIA H200 NVL", Bytes::mib(143_155), "what PyTorch is published to report (139.80 GiB)")
+        .chip(Chip::Gh100, (9, 0), 132, 1785).bus(6144, 6.402).ceilings(4800.0, 60.0, 417.5, 835.0, 835.0)
+        .page("https://www.techpowerup.com/gpu-specs/h200-nvl.c4254")
+        .doubtful("no page was found that has its throughput in half precision and TF32; its memory is from a figure in GiB with two digits"),
     card("b300", "NVIDIA B300 SXM6 AC", Bytes::mib(274_114), "PyTorch's published out-of-memory messages (267.69 GiB)")
         .chip(Chip::Gb100, (10, 3), 148, 2032).bus(8192, 8.0).ceilings(8000.0, 75.0, 1125.0, 2250.0, 2250.0)
         .page("https://www.techpowerup.com/gpu-specs/b300.c4375").throughput("https://glennklockwood.com/garden/processors/B300")
@@ -93,4 +97,10 @@ pub(super) const CARDS: &[Card] = &[
     card("v100-16g", "Tesla V100-SXM2-16GB", Bytes::mib(16_130), "PyTorch's device properties as published (16,130 MiB)")
         .chip(Chip::Gv100, (7, 0), 80, 1530).bus(4096, 1.754).ceilings(900.0, 15.7, 15.7, 125.0, 15.7)
         .page("https://www.techpowerup.com/gpu-specs/tesla-v100-sxm2-32-gb.c3185").throughput("https://github.com/gmasse/gpu-specs"),
+    card("v100-pcie-32g", "Tesla V100-PCIE-32GB", Bytes::mib(32_510), "PyTorch's device properties as published (32,510 MiB)")
+        .chip(Chip::Gv100, (7, 0), 80, 1380).bus(4096, 1.752).ceilings(897.0, 14.1, 14.1, 113.0, 14.1)
+        .page("https://www.techpowerup.com/gpu-specs/tesla-v100-pcie-32-gb.c3184"),
+    card("v100-pcie-16g", "Tesla V100-PCIE-16GB", Bytes::mib(16_160), "PyTorch's device properties as published (16,160 MiB)")
+        .chip(Chip::Gv100, (7, 0), 80, 1380).bus(4096, 1.752).ceilings(897.0, 14.1, 14.1, 113.0, 14.1)
+        .page("https://www.techpowerup.com/gpu-specs/tesla-v100-pcie-16-gb.c2957"),
 ];

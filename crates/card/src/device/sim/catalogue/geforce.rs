@@ -26,9 +26,19 @@ pub(super) const CARDS: &[Card] = &[
     card("rtx5060ti-16g", "NVIDIA GeForce RTX 5060 Ti", Bytes::mib(15_825), "llama.cpp's list of devices as published (15,825 MiB)")
         .chip(Chip::Gb206, (12, 0), 36, 2572).bus(128, 28.0).ceilings(448.0, 23.7, 23.7, 47.4, 47.4)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5060-ti-16-gb.c4292"),
+    card("rtx5060ti-8g", "NVIDIA GeForce RTX 5060 Ti", Bytes::mib(7_680), "published reports of it (7.5 GiB)")
+        .chip(Chip::Gb206, (12, 0), 36, 2572).bus(128, 28.0).ceilings(448.0, 23.7, 23.7, 47.4, 47.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5060-ti-8-gb.c4246")
+        .doubtful("its memory is from a figure in GiB with one digit"),
+    card("rtx5060", "NVIDIA GeForce RTX 5060", Bytes::mib(7_791), "what PyTorch is published to report (7.609 GiB)")
+        .chip(Chip::Gb206, (12, 0), 30, 2497).bus(128, 28.0).ceilings(448.0, 19.2, 19.2, 38.4, 38.4)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-5060.c4219"),
     card("rtx4090", "NVIDIA GeForce RTX 4090", Bytes::mib(24_207), "PyTorch's published out-of-memory messages (23.64 GiB)")
         .chip(Chip::Ad102, (8, 9), 128, 2520).bus(384, 21.008).ceilings(1008.0, 82.6, 82.6, 165.2, 165.2)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4090.c3889"),
+    card("rtx4090d", "NVIDIA GeForce RTX 4090 D", Bytes::mib(24_210), "PyTorch's device properties as published (24,210 MiB)")
+        .chip(Chip::Ad102, (8, 9), 114, 2520).bus(384, 21.008).ceilings(1008.0, 73.5, 73.5, 147.1, 147.1)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4090-d.c4189"),
     card("rtx4080super", "NVIDIA GeForce RTX 4080 SUPER", Bytes::mib(15_944), "PyTorch's device properties as published (15,944 MiB)")
         .chip(Chip::Ad103, (8, 9), 80, 2550).bus(256, 23.008).ceilings(736.0, 52.2, 52.2, 104.4, 104.4)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4080-super.c4182"),
@@ -38,6 +48,12 @@ pub(super) const CARDS: &[Card] = &[
     card("rtx4070tisuper", "NVIDIA GeForce RTX 4070 Ti SUPER", Bytes::mib(15_934), "PyTorch's device properties as published (15,934 MiB)")
         .chip(Chip::Ad103, (8, 9), 66, 2610).bus(256, 21.008).ceilings(672.0, 44.1, 44.1, 88.2, 88.2)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070-ti-super.c4187"),
+    card("rtx4070ti", "NVIDIA GeForce RTX 4070 Ti", Bytes::mib(12_007), "PyTorch's device properties as published (12,007 MiB)")
+        .chip(Chip::Ad104, (8, 9), 60, 2610).bus(192, 21.008).ceilings(504.0, 40.1, 40.1, 80.2, 80.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070-ti.c3950"),
+    card("rtx4070super", "NVIDIA GeForce RTX 4070 SUPER", Bytes::mib(11_857), "PyTorch's published out-of-memory messages (11.58 GiB)")
+        .chip(Chip::Ad104, (8, 9), 56, 2475).bus(192, 21.008).ceilings(504.0, 35.5, 35.5, 71.0, 71.0)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070-super.c4186"),
     card("rtx4070", "NVIDIA GeForce RTX 4070", Bytes::mib(11_850), "hashcat's list of devices as published (11,850 MiB)")
         .chip(Chip::Ad104, (8, 9), 46, 2475).bus(192, 21.008).ceilings(504.0, 29.1, 29.1, 58.3, 58.3)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-4070.c3924"),
@@ -77,7 +93,35 @@ pub(super) const CARDS: &[Card] = &[
     card("rtx3060-12g", "NVIDIA GeForce RTX 3060", Bytes::mib(11_931), "PyTorch's device properties as published (11,931 MiB)")
         .chip(Chip::Ga106, (8, 6), 28, 1777).bus(192, 15.0).ceilings(360.0, 12.7, 12.7, 25.5, 25.5)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3060-12-gb.c3682"),
+    card("rtx3050-8g", "NVIDIA GeForce RTX 3050", Bytes::mib(7_833), "what PyTorch is published to report (7.65 GiB)")
+        .chip(Chip::Ga106, (8, 6), 20, 1777).bus(128, 14.0).ceilings(224.0, 9.1, 9.1, 18.2, 18.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3050-8-gb.c3858")
+        .doubtful("its memory is from a figure in GiB with two digits"),
+    card("rtx3050-6g", "NVIDIA GeForce RTX 3050", Bytes::mib(5_803), "llama.cpp's list of devices as published (5,803 MiB)")
+        .chip(Chip::Ga107, (8, 6), 18, 1470).bus(96, 14.0).ceilings(168.0, 6.8, 6.8, 13.5, 13.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-3050-6-gb.c4188"),
     card("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", Bytes::mib(11_009), "PyTorch's device properties as published (11,009 MiB)")
         .chip(Chip::Tu102, (7, 5), 68, 1545).bus(352, 14.0).ceilings(616.0, 13.4, 13.4, 53.8, 13.4)
         .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2080-ti.c3305"),
+    card("rtx2080super", "NVIDIA GeForce RTX 2080 SUPER", Bytes::mib(7_969), "hashcat's list of devices as published (7,969 MiB)")
+        .chip(Chip::Tu104, (7, 5), 48, 1815).bus(256, 15.496).ceilings(496.0, 11.2, 11.2, 44.6, 11.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2080-super.c3439"),
+    card("rtx2080", "NVIDIA GeForce RTX 2080", Bytes::mib(7_783), "hashcat's list of devices as published (7,783 MiB)")
+        .chip(Chip::Tu104, (7, 5), 46, 1710).bus(256, 14.0).ceilings(448.0, 10.1, 10.1, 40.3, 10.1)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2080.c3224"),
+    card("rtx2070super", "NVIDIA GeForce RTX 2070 SUPER", Bytes::mib(7_972), "PyTorch's device properties as published (7,972 MiB)")
+        .chip(Chip::Tu104, (7, 5), 40, 1770).bus(256, 14.0).ceilings(448.0, 9.1, 9.1, 36.2, 9.1)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2070-super.c3440"),
+    card("rtx2070", "NVIDIA GeForce RTX 2070", Bytes::mib(7_782), "published reports of it (7,782 MiB)")
+        .chip(Chip::Tu106, (7, 5), 36, 1620).bus(256, 14.0).ceilings(448.0, 7.5, 7.5, 29.9, 7.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2070.c3252"),
+    card("rtx2060super", "NVIDIA GeForce RTX 2060 SUPER", Bytes::mib(7_974), "PyTorch's device properties as published (7,974 MiB)")
+        .chip(Chip::Tu106, (7, 5), 34, 1650).bus(256, 14.0).ceilings(448.0, 7.2, 7.2, 28.7, 7.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2060-super.c3441"),
+    card("rtx2060-12g", "NVIDIA GeForce RTX 2060", Bytes::mib(11_833), "llama.cpp's list of devices as published (11,833 MiB)")
+        .chip(Chip::Tu106, (7, 5), 34, 1650).bus(192, 14.0).ceilings(336.0, 7.2, 7.2, 28.7, 7.2)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2060-12-gb.c3836"),
+    card("rtx2060-6g", "NVIDIA GeForce RTX 2060", Bytes::mib(5_735), "hashcat's list of devices as published (5,735 MiB)")
+        .chip(Chip::Tu106, (7, 5), 30, 1680).bus(192, 14.0).ceilings(336.0, 6.5, 6.5, 25.8, 6.5)
+        .page("https://www.techpowerup.com/gpu-specs/geforce-rtx-2060.c3310"),
 ];

@@ -8,6 +8,7 @@
 mod card_spec;
 mod datacenter;
 mod geforce;
+mod laptop;
 mod workstation;
 
 pub use card_spec::{CardSpec, Chip};
@@ -247,15 +248,21 @@ impl Card {
 /// architecture.
 pub const CARDS: &[Card] = &ALL;
 
-const COUNT: usize = datacenter::CARDS.len() + workstation::CARDS.len() + geforce::CARDS.len();
+const GROUPS: [&[Card]; 4] = [
+    datacenter::CARDS,
+    workstation::CARDS,
+    geforce::CARDS,
+    laptop::CARDS,
+];
 
-const ALL: [Card; COUNT] = {
-    let groups = [datacenter::CARDS, workstation::CARDS, geforce::CARDS];
+const COUNT: usize = GROUPS[0].len() + GROUPS[1].len() + GROUPS[2].len() + GROUPS[3].len();
+
+static ALL: [Card; COUNT] = {
     let mut all = [datacenter::CARDS[0]; COUNT];
     let (mut group, mut within, mut at) = (0, 0, 0);
-    while group < groups.len() {
-        while within < groups[group].len() {
-            all[at] = groups[group][within];
+    while group < GROUPS.len() {
+        while within < GROUPS[group].len() {
+            all[at] = GROUPS[group][within];
             within += 1;
             at += 1;
         }

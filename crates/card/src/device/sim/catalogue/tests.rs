@@ -13,7 +13,8 @@ fn names_are_unique_and_lower_case() {
 /// What a multiprocessor does in a clock as is generally known of its architecture: multiplications with additions in float32, and in float16
 /// with sums in float32, of which `GeForce` cards, L40 and A10G do half as many.
 fn per_clock(card: &Card) -> (f64, f64) {
-    let is_halved = geforce::CARDS.contains(card) || ["l40", "a10g"].contains(&card.name);
+    let is_game = geforce::CARDS.contains(card) || laptop::CARDS.contains(card);
+    let is_halved = is_game || ["l40", "a10g"].contains(&card.name);
     let halved = if is_halved { 2.0 } else { 1.0 };
     match card.capability.compute {
         (10, _) => (128.0, 4096.0),
@@ -25,8 +26,9 @@ fn per_clock(card: &Card) -> (f64, f64) {
 }
 
 /// Cards whose tensor cores do less by their pages than at the boost clock of the others, and how much at least.
-const SLOWER: [(&str, f64); 10] = [
+const SLOWER: [(&str, f64); 11] = [
     ("h200", 0.92),
+    ("h200-nvl", 0.86),
     ("b300", 0.89),
     ("b200", 0.92),
     ("gb200", 0.97),

@@ -14,6 +14,7 @@ mod archive;
 mod composition;
 mod condense;
 mod job;
+mod layer_text;
 mod lookup;
 mod neighbours;
 mod table;
@@ -21,8 +22,9 @@ mod table;
 pub use algorithms::{REFUSED, of_a_product, of_engine, refused_engines};
 pub use archive::{merge, pack, unpack};
 pub use condense::{CardTraits, CondenseError, Provenance, condense};
+pub use layer_text::{layer_text, parse_layer};
 pub use lookup::Lookup;
-pub use table::{NO_DRIVER, TableError, WorkspaceTable, layer_text, parse_layer};
+pub use table::{NO_DRIVER, TableError, WorkspaceTable};
 
 use crate::program::{Convolution, Operation};
 use crate::shape::DType;

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::nicknames;
+use super::nicknames::{self, On};
 use crate::device::sim::{self, Card, Instance, LOCAL};
 use crate::limits::shorten;
 use batchfit_models::{Fields, RequestError, nearest, wrong};
@@ -73,16 +73,20 @@ impl DeviceChoice {
         if let Some((host, index)) = of_host.and_then(|(host, on)| Some((host, cuda_index(on)?))) {
             return Ok(DeviceChoice::Host(host.to_owned(), index));
         }
-        let nickname = || {
-            let on = nicknames::parse(text)
-                .ok()
-                .filter(|on| on.count.is_none())?;
-            Some(on.card.name)
-        };
-        match (cuda_index(text), nickname()) {
-            (Some(index), _) => Ok(DeviceChoice::Cuda(index)),
-            (None, Some(name)) => Ok(DeviceChoice::Kind(name.to_owned())),
-            (None, None) => Err(absent(pointer, text).unwrap_or_else(|| RequestError {
+        if let Some(index) = cuda_index(text) {
+            return Ok(DeviceChoice::Cuda(index));
+        }
+        match nicknames::parse(text) {
+            Ok(On { card, count: None, .. }) => Ok(DeviceChoice::Kind(card.name.to_owned())),
+            Ok(On { card, count: Some(count), .. }) => {
+                let problem = format!(
+                    "{:?} is {count} cards; their number has a member of its own: \"device\": {:?}, \"world_size\": {count}",
+                    shorten(text),
+                    card.name
+                );
+                Err(RequestError::at(pointer, problem).with_text(text))
+            }
+            Err(_) => Err(absent(pointer, text).unwrap_or_else(|| RequestError {
                 nearest: meant(text),
                 ..RequestError::at(
                     pointer,
@@ -262,9 +266,11 @@ fn plain(name: &str) -> String {
 /// What the table has of a name, and the card that is the same where there is one.
 fn row(name: &str) -> Option<(Option<&'static str>, &'static str)> {
     let plain = plain(name);
-    let plain = ["nvidia", "geforce"].iter().fold(&*plain, |name, maker| {
-        name.strip_prefix(maker).unwrap_or(name)
-    });
+    let plain = ["nvidia", "geforce", "tesla"]
+        .iter()
+        .fold(&*plain, |name, maker| {
+            name.strip_prefix(maker).unwrap_or(name)
+        });
     let is = |word: &str| match (word.strip_prefix('*'), word.strip_suffix('*')) {
         (Some(middle), Some(_)) => plain.contains(middle.trim_end_matches('*')),
         (None, Some(beginning)) => plain.starts_with(beginning),
@@ -433,6 +439,14 @@ mod tests {
         ] {
             assert!(read(odd).is_err(), "{odd}");
         }
+    }
+
+    #[test]
+    fn several_cards_are_a_card_and_how_many_train() {
+        assert_eq!(
+            refused("2x3090"),
+            "at /device: \"2x3090\" is 2 cards; their number has a member of its own: \"device\": \"rtx3090\", \"world_size\": 2"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod device;
 mod memory_limit;
 pub mod nicknames;
+mod words;
 
 pub use device::{DeviceChoice, is_host_name};
 pub(super) use device::{machines, ranks, read};

@@ -6,12 +6,7 @@ use batchfit_models::RequestError;
 
 use super::device::unknown_machine;
 use super::device::{absent, same, unknown as unknown_card};
-
-/// Words in front of a card's name that say who made it.
-const MAKERS: [&str; 4] = ["nvidia", "geforce", "tesla", "sim"];
-
-/// Words beside a card's name that choose no other: how it is plugged in, and what people say around it.
-const ASIDE: &str = "sxm sxm2 sxm4 sxm5 nvlink gpu gpus card cards vram memory desktop edition";
+use super::words::{Name, Word, is_sold_with, plain};
 
 /// What `--on` asks for.
 #[derive(Debug, PartialEq)]
@@ -26,6 +21,9 @@ pub struct On {
 
 /// How much less memory a member of a family has that counts as less, as a part of the smallest: drivers differ by this much.
 const ALIKE: u64 = 100;
+
+/// Most of the other cards that a note names.
+const MOST_OTHERS: usize = 8;
 
 /// Reads `h100-80g`, `RTX 4090`, `8xH100`, a family such as `a100`, or a cloud's machine such as `p5.48xlarge`.
 pub fn parse(text: &str) -> Result<On, RequestError> {
@@ -85,19 +83,14 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         let note = None;
         return Ok(On { card, count, note });
     }
-    let mut found = called(&wanted);
-    if let (true, Some(2..), Some(one)) = (found.is_empty(), count, wanted.strip_suffix('s'))
+    let mut found = called(name);
+    if let (true, Some(2..), Some(one)) = (found.is_empty(), count, name.strip_suffix(['s', 'S']))
         && called(&format!("{one}super")).is_empty()
     {
         found = called(one); // `2x3090s`; of a `4080s` nobody knows whether it is the Super
     }
-    // `RTX 4090 24GB` says what it has as well.
-    if let (true, Some((own, size))) = (found.is_empty(), name.trim().rsplit_once(' ')) {
-        let is_so = described(size);
-        found = called(&plain(own));
-        found.retain(|card| is_so.iter().any(|one| one.name == card.name));
-    }
-    if let (true, Some((of, note))) = (found.is_empty(), same(name)) {
+    let bare = Name::read(name).without_aside();
+    if let (true, Some((of, note))) = (found.is_empty(), same(name).or_else(|| same(&bare))) {
         let on = parse(of)?;
         let count = count.map_or(on.count, |count| {
             Some(count.saturating_mul(on.count.unwrap_or(1)))
@@ -110,17 +103,6 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     }
     if found.is_empty() {
         found = described(name);
-    }
-    if let (true, Some(words)) = (found.is_empty(), without_aside(name)) {
-        let on = named(&words.join(" "), count);
-        let words = |card: &&Card| {
-            let own = plain_words(&format!("{} {}", card.name, card.product));
-            words.iter().all(|word| own.contains(word))
-        };
-        found = CARDS.iter().filter(words).collect();
-        if on.is_ok() {
-            return on;
-        }
     }
     let least = found.iter().map(|card| card.total_memory.0).min();
     let least = least.unwrap_or_default();
@@ -136,10 +118,14 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         Some(card) => {
             let others = found.iter().filter(|other| other.name != card.name);
             let others: Vec<&str> = others.map(|card| card.name).collect();
+            let more = match others.len().saturating_sub(MOST_OTHERS) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
             let note = format!(
-                "{name} means {}, the usual one with the least memory; others are {}",
+                "{name} means {}, the usual one with the least memory; others are {}{more}",
                 card.name,
-                others.join(", ")
+                others[..others.len().min(MOST_OTHERS)].join(", ")
             );
             Ok(On {
                 card,
@@ -150,13 +136,13 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     }
 }
 
-/// The cards of this plain name, or of this family.
-fn called(wanted: &str) -> Vec<&'static Card> {
-    let called_so = |card: &&Card| is_called(card, wanted);
-    let of_family = |card: &&Card| family(card) == wanted || family(card) == format!("rtx{wanted}");
-    let found: Vec<&Card> = CARDS.iter().filter(called_so).collect();
+/// The card of this name, or those that every word of it is true of.
+fn called(name: &str) -> Vec<&'static Card> {
+    let wanted = plain(name);
+    let words = Name::read(name);
+    let found: Vec<&Card> = CARDS.iter().filter(|it| is_called(it, &wanted)).collect();
     if found.is_empty() {
-        return CARDS.iter().filter(of_family).collect();
+        return CARDS.iter().filter(|card| words.means(card)).collect();
     }
     found
 }
@@ -166,17 +152,11 @@ fn described(text: &str) -> Vec<&'static Card> {
     let is_so = |card: &&Card, part: &str| {
         let number = |text: &str| text.trim().parse::<u64>().ok();
         let compute = part.strip_prefix("sm_").or_else(|| part.strip_prefix("sm"));
-        let size = ["gib", "gb", "g"]
-            .iter()
-            .find_map(|unit| part.strip_suffix(unit));
         if let Some(compute) = compute {
             let (major, minor) = card.capability.compute;
             number(compute) == Some(u64::from(major * 10 + minor))
-        } else if let Some(size) = size.and_then(number) {
-            // The driver keeps a part, and error correction a sixteenth.
-            let sold = u128::from(size) << 30;
-            let total = u128::from(card.total_memory.0);
-            total <= sold && total * 100 >= sold * 91
+        } else if let Some(size) = Name::read(part).size() {
+            is_sold_with(card, size)
         } else {
             let count = part.strip_suffix("sms").or_else(|| part.strip_suffix("sm"));
             count.and_then(number) == Some(card.capability.multiprocessors)
@@ -188,21 +168,6 @@ fn described(text: &str) -> Vec<&'static Card> {
         .iter()
         .filter(|card| parts.iter().all(|part| is_so(card, part)))
         .collect()
-}
-
-/// The words of a name such as `RTX 3090 (24GB) NVLink`, without those that stand beside it; nothing where there are none.
-fn without_aside(name: &str) -> Option<Vec<String>> {
-    let mut words = plain_words(name);
-    let all = words.len();
-    words.retain(|word| !ASIDE.split(' ').any(|aside| aside == word));
-    let has_others = words.len() < all || name.contains([' ', '(']);
-    (!words.is_empty() && has_others && words.join(" ") != name).then_some(words)
-}
-
-/// Each word of a name by itself.
-fn plain_words(name: &str) -> Vec<String> {
-    let words = name.split(|c: char| !c.is_alphanumeric()).map(plain);
-    words.filter(|word| !word.is_empty()).collect()
 }
 
 fn nameless(text: &str) -> RequestError {
@@ -231,17 +196,60 @@ fn unknown(name: &str) -> RequestError {
         );
         return RequestError::at("", problem);
     }
+    let bare = Name::read(name).without_aside();
+    if let Some(absent) = absent("", name).or_else(|| absent("", &bare)) {
+        return absent;
+    }
     let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
-    let card = unknown_card("", "card", name, &names);
-    let machine = absent("", name)
-        .is_none()
-        .then(|| unknown_machine("", name));
-    machine.flatten().unwrap_or(card)
+    let mut card = unknown_card("", "card", name, &names);
+    let after = name.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_glued = after.len() < name.len() && !after.starts_with(' ');
+    if is_glued && !called(after).is_empty() {
+        let count = &name[..name.len() - after.len()];
+        card.nearest = Some(format!("{count}x{after}"));
+        return card;
+    }
+    if let Some(machine) = unknown_machine("", name) {
+        return machine;
+    }
+    if let (None, Some(near)) = (&card.nearest, near(name)) {
+        card.problem = format!("unknown card {:?}; {near}", shorten(name));
+    }
+    card
+}
+
+/// The cards that a part of a name is true of, or a limit on one with more memory than it says.
+fn near(name: &str) -> Option<String> {
+    let words = Name::read(name);
+    let close: Vec<&str> = CARDS
+        .iter()
+        .filter(|card| words.contains(card))
+        .map(|card| card.name)
+        .collect();
+    if !close.is_empty() {
+        let only = if close.len() == 1 {
+            "there is"
+        } else {
+            "there are"
+        };
+        return Some(format!("of that number {only} {}", close.join(", ")));
+    }
+    let size = words.size().filter(|size| *size > 1)?;
+    let holds = |card: &&Card| card.total_memory.0 >> 30 >= size;
+    let least = CARDS
+        .iter()
+        .filter(holds)
+        .min_by_key(|it| it.total_memory)?;
+    Some(format!(
+        "none is sold with {size} GB; nearest: `--on {} --memory-limit {}GiB`",
+        least.name,
+        size - 1
+    ))
 }
 
 /// The number before `x` or a space, or behind `x` or a colon, and the rest.
 fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
-    const TIMES: [char; 4] = ['x', 'X', '×', ' '];
+    const TIMES: [char; 5] = ['x', 'X', '×', '*', ' '];
     let is_digit = |c: char| c.is_ascii_digit();
     let before = text.trim_start_matches(is_digit);
     let after = text.trim_end_matches(is_digit);
@@ -252,14 +260,18 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
             after.len() < text.len(),
             after
                 .trim_end()
-                .strip_suffix(['x', 'X', '×', ':'])
+                .strip_suffix(['x', 'X', '×', '*', ':'])
                 .filter(|name| *name != "cuda"),
         ) {
             (&text[after.len()..], name)
         } else {
             return Ok(None);
         };
-    let name = name.trim_start().trim_start_matches(['x', 'X', '×']);
+    let is_spaced = before.starts_with(' ') && !name.trim_start().starts_with(&TIMES[..4]);
+    if before.len() < text.len() && is_spaced && is_of_a_card(number, name) {
+        return Ok(None);
+    }
+    let name = name.trim_start().trim_start_matches(['x', 'X', '×', '*']);
     if let Ok(count @ 1..) = number.parse() {
         return Ok(Some((count, name.trim())));
     }
@@ -267,189 +279,28 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     Err(RequestError::at("", problem))
 }
 
-/// A name without its maker, and without what people write differently: case, dashes, spaces, `GB` for `G`.
-fn plain(name: &str) -> String {
-    let lower = name.to_lowercase();
-    let words = lower
-        .split(|c: char| !c.is_alphanumeric())
-        .filter(|word| !word.is_empty());
-    let words: Vec<&str> = words.skip_while(|word| MAKERS.contains(word)).collect();
-    let together = words.concat();
-    match together.strip_suffix("gb") {
-        Some(size) => format!("{size}g"),
-        None => together,
-    }
+/// Whether a number in front of these words is a card's, as in `3060 8gb` and `5080 super`, and counts none.
+fn is_of_a_card(number: &str, behind: &str) -> bool {
+    let tells_apart = |word: &Word| match word {
+        Word::Size(_) => true,
+        Word::Letters(letters) => APART.split(' ').any(|it| it == letters),
+        Word::Number(_) => false,
+    };
+    let first = Name::read(behind).words.first().is_some_and(tells_apart);
+    first || CARDS.iter().any(|card| Name::read(number).means(card))
 }
+
+/// Words behind a card's number that make it another card.
+const APART: &str = "ti super d laptop maxq";
 
 /// Whether these words name this card: its name, its product, or the name without `rtx` in front or `g` behind.
 fn is_called(card: &Card, wanted: &str) -> bool {
     let name = plain(card.name);
     let without_rtx = name.strip_prefix("rtx");
-    let without_g = name.strip_suffix('g');
+    // An `a10g` is no `a10`.
+    let without_g = name.strip_suffix('g').filter(|_| card.name.contains('-'));
     [Some(&*name), without_rtx, without_g].contains(&Some(wanted)) || plain(card.product) == wanted
 }
 
-/// What a card has in common with those that differ in memory.
-fn family(card: &Card) -> String {
-    plain(card.name.split('-').next().unwrap_or(card.name))
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn card_and_count(text: &str) -> (&'static str, Option<u64>) {
-        let on = parse(text).unwrap();
-        (on.card.name, on.count)
-    }
-
-    #[test]
-    fn case_and_dashes_and_makers_are_forgiven() {
-        for (text, card) in [
-            ("h200", "h200"),
-            ("sim:h200", "h200"),
-            ("RTX-4090", "rtx4090"),
-            ("rtx 4090", "rtx4090"),
-            ("4090", "rtx4090"),
-            ("NVIDIA GeForce RTX 4090", "rtx4090"),
-            ("A100_80GB", "a100-80g"),
-            ("a100-80", "a100-80g"),
-            ("NVIDIA A100-SXM4-40GB", "a100-40g"),
-            ("nvidia h100 80gb hbm3", "h100-80g"),
-            (" T4 ", "t4"),
-        ] {
-            assert_eq!(card_and_count(text), (card, None), "{text}");
-        }
-    }
-
-    #[test]
-    fn every_card_answers_to_its_name_and_its_product() {
-        for card in CARDS {
-            assert_eq!(card_and_count(card.name).0, card.name);
-            let by_product = Card::find(card_and_count(card.product).0).unwrap();
-            assert_eq!(by_product.product, card.product);
-        }
-    }
-
-    #[test]
-    fn a_family_is_its_member_with_the_least_memory() {
-        let on = parse("A100").unwrap();
-
-        assert_eq!(on.card.name, "a100-40g");
-        let note = on.note.unwrap();
-        assert!(
-            note.contains("A100 means a100-40g") && note.contains("a100-80g"),
-            "{note}"
-        );
-        assert_eq!(parse("h100").unwrap().card.name, "h100-80g");
-    }
-
-    #[test]
-    fn of_members_with_as_much_memory_the_first_is_the_usual_one() {
-        assert_eq!(card_and_count("h100").0, "h100-80g");
-        assert_eq!(card_and_count("gh200").0, "gh200-96g");
-        assert_eq!(card_and_count("RTX 3080").0, "rtx3080-10g");
-        assert_eq!(
-            card_and_count("NVIDIA GeForce RTX 4060 Ti").0,
-            "rtx4060ti-8g"
-        );
-        assert!(
-            parse("h100")
-                .unwrap()
-                .note
-                .unwrap()
-                .ends_with("others are h100-pcie, h100-nvl")
-        );
-    }
-
-    #[test]
-    fn common_spellings_of_workstation_cards_are_known() {
-        for (text, card) in [
-            ("a6000", "rtxa6000"),
-            ("RTX A6000", "rtxa6000"),
-            ("6000ada", "rtx6000ada"),
-            ("RTX 6000 Ada", "rtx6000ada"),
-            ("RTX PRO 6000", "rtxpro6000"),
-            ("TITAN RTX", "titanrtx"),
-            ("5070 Ti", "rtx5070ti"),
-            ("rtx 4080 super", "rtx4080super"),
-            ("H100 PCIe", "h100-pcie"),
-            ("RTX 3060", "rtx3060-12g"),
-            ("rtx-3080-12gb", "rtx3080-12g"),
-        ] {
-            assert_eq!(card_and_count(text), (card, None), "{text}");
-        }
-    }
-
-    #[test]
-    fn machines_of_clouds_are_their_cards() {
-        assert_eq!(card_and_count("p5.48xlarge"), ("h100-80g", Some(8)));
-        assert_eq!(card_and_count("2xp4d.24xlarge"), ("a100-40g", Some(16)));
-        assert_eq!(
-            card_and_count("Standard_NC80adis_H100_v5"),
-            ("h100-nvl", Some(2))
-        );
-        let note = parse("g5.12xlarge").unwrap().note;
-        assert_eq!(note.unwrap(), "g5.12xlarge: 4 x NVIDIA A10G");
-        let refused = parse("p5.24xlarge").unwrap_err().to_string();
-        assert!(
-            refused.contains("of its kind there are p5.4xlarge, p5.48xlarge"),
-            "{refused}"
-        );
-    }
-
-    #[test]
-    fn a_number_before_it_counts_gpus() {
-        assert_eq!(card_and_count("8xH100"), ("h100-80g", Some(8)));
-        assert_eq!(card_and_count("2 x rtx-4090"), ("rtx4090", Some(2)));
-        assert_eq!(card_and_count("4×t4"), ("t4", Some(4)));
-        for text in [
-            "8 h100",
-            "h100x8",
-            "H100 x8",
-            "H100:8",
-            "2x4xh100",
-            "4 x 2 h100",
-        ] {
-            assert_eq!(card_and_count(text), ("h100-80g", Some(8)), "{text}");
-        }
-        for text in ["3090x2", "2x3090", "rtx 3090 x2"] {
-            assert_eq!(card_and_count(text), ("rtx3090", Some(2)), "{text}");
-        }
-        for (text, card, count) in [
-            ("2x RTX 3090 NVLink", "rtx3090", 2),
-            ("4 x a100 80gb sxm", "a100-80g", 4),
-            ("A100-SXM4-80GB x 8", "a100-80g", 8),
-            ("8x H100 SXM5 (80GB)", "h100-80g", 8),
-            ("4xA100 PCIe", "a100-pcie-40g", 4),
-            ("4 3090s", "rtx3090", 4),
-            ("8xL40S", "l40s", 8),
-            ("2x RTX A6000s", "rtxa6000", 2),
-        ] {
-            assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_card_is_refused() {
-        for (text, expected) in [
-            ("", "lacks the name of a card"),
-            ("8x", "lacks the name of a card"),
-            ("--", "lacks the name of a card"),
-            ("0xH100", "0 is no number of GPUs"),
-            ("99999999999999999999xh100", "is no number of GPUs"),
-            ("h2000", "did you mean \"h200\"?"),
-            ("rxt4090", "did you mean \"rtx4090\"?"),
-            ("cuda:0", "--device cuda:0"),
-            ("auto", "--device auto"),
-            ("ä100", "unknown card"),
-            ("-8xh100", "unknown card"),
-            ("8", "unknown card"),
-            ("2x4080s", "unknown card"),
-            ("💥", "lacks the name of a card"),
-        ] {
-            let refused = parse(text).unwrap_err().to_string();
-            assert!(refused.contains(expected), "{text:?}: {refused}");
-        }
-    }
-}
+mod tests;

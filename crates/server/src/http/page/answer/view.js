@@ -25,7 +25,7 @@ function largest(best) {
   const { max_batch: most, max_batch_without_retries: none } = best;
   if (most === none) return `${none}`;
   const first = steady(best) > none ? `, ${steady(best)} with retries in the first two steps only` : "";
-  const later = most > steady(best) ? `, ${most} with them${first && " in later steps too"}` : "";
+  const later = most > steady(best) ? `; up to ${most} runs, but slower` : "";
   return `${none} without retries of the allocator${first}${later}`;
 }
 

@@ -48,10 +48,19 @@ export function meant(question, { presets, usual }) {
 const isReal = ({ device, available }) => available && !device.startsWith("sim:");
 const usualOf = (devices) => (devices.some(isReal) || !devices.some(({ device }) => device === COMMON) ? "" : COMMON);
 
+/** Sizes of cards as they are sold, in GB. */
+const SOLD = [6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 94, 96, 141, 144, 180, 186, 288];
+/** What a process uses outside PyTorch's allocator, in bytes. */
+const OUTSIDE = 780 * 2 ** 20;
+
 function deviceName({ device, gpu, usable_bytes: usable, available }) {
-  const memory = usable ? `, ${bytes(usable)}` : "";
   if (!available) return `${device}: not here`;
-  return gpu && device.startsWith("sim:") ? `${gpu}${memory}` : `${gpu ?? device}${memory} (${device})`;
+  if (gpu && device.startsWith("sim:")) {
+    const sold = SOLD.find((size) => size * 2 ** 30 >= usable + OUTSIDE);
+    return sold ? `${gpu}, ${sold} GB` : gpu;
+  }
+  const memory = usable ? `, ${bytes(usable)}` : "";
+  return `${gpu ?? device}${memory} (${device})`;
 }
 
 /** The sizes that a question's model lets a request say. */
