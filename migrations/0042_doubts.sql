@@ -3,6 +3,8 @@
 ALTER TABLE recommendation ADD COLUMN doubts TEXT NOT NULL DEFAULT '{}' CHECK (json_valid(doubts));
 -- How often that was halved of answers with the same doubts: a list.
 ALTER TABLE learnt ADD COLUMN halved TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(halved));
+-- What the misses of a key ask for, by what answers they followed: a list; empty in rows of earlier versions.
+ALTER TABLE teller ADD COLUMN misses TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(misses));
 -- The outcomes of a key that agree, by the doubts of the answers that they followed: a list.
 ALTER TABLE teller ADD COLUMN agreements TEXT NOT NULL DEFAULT '[]' CHECK (json_valid(agreements));
 -- What an answer left free for its doubts began the headroom of others; what misses asked for stays: of keys, the second largest.

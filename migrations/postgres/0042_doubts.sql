@@ -1,6 +1,7 @@
 -- As migrations/0042_doubts.sql.
 ALTER TABLE recommendation ADD COLUMN doubts JSON NOT NULL DEFAULT '{}';
 ALTER TABLE learnt ADD COLUMN halved JSON NOT NULL DEFAULT '[]';
+ALTER TABLE teller ADD COLUMN misses JSON NOT NULL DEFAULT '[]';
 ALTER TABLE teller ADD COLUMN agreements JSON NOT NULL DEFAULT '[]';
 UPDATE learnt SET share = asked.share
   FROM (SELECT id, CASE WHEN missed < 5000 THEN 5000 ELSE missed END AS share

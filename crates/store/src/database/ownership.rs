@@ -171,18 +171,16 @@ impl FileIdentity {
     }
 }
 
-/// Fails where the database has other names (hard links) and no server uses it by this one: SQLite keeps what is written beside each name, and
-/// what another name's users wrote is lost.
+/// Fails where the database has other names (hard links): SQLite keeps what was written last beside each name, so what is written by two of
+/// them is lost, or destroys the file.
 pub(crate) fn refuse_other_names(named: &Path) -> io::Result<()> {
-    let real = fs::canonicalize(named)?;
-    let count = names(&fs::metadata(&real)?);
-    let is_served = || File::open(lock_path(&real)).is_ok_and(|lock| lock.try_lock().is_err());
-    if count < 2 || is_served() {
+    let count = names(&fs::metadata(named)?);
+    if count < 2 {
         return Ok(());
     }
     let problem = format!(
-        "it has {count} names (hard links), and what is written under one is lost under the others: remove them, or use the one that its \
-         server uses"
+        "it has {count} names (hard links), and what two of them are used to write is lost: copy it to a file of its own (`cp`), or remove \
+         the others; `batchfit db backup` makes a whole copy"
     );
     Err(io::Error::other(problem))
 }
@@ -280,7 +278,7 @@ mod tests {
             format!("{refused:?}").contains("it has 2 names"),
             "{refused:?}"
         );
-        crate::Db::open(&url).await.unwrap();
+        crate::Db::open(&url).await.unwrap_err();
         let _other = Ownership::take(other.to_str().unwrap()).unwrap();
 
         drop(owner);

@@ -5,7 +5,7 @@ use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{JsonText, StoreError, Time, integer};
-use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Reporter, Sample};
+use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Kind, Reporter, Sample};
 use sqlx::types::Json;
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
@@ -34,10 +34,11 @@ by_name!(Row: id, owner, share, raised, has_sunk, halved, agreed, outcomes, miss
 struct ReporterRow {
     owner: String,
     missed: i64,
+    misses: Json<Vec<(Kind, Share)>>,
     agreements: Json<Vec<Agreement>>,
 }
 
-by_name!(ReporterRow: owner, missed, agreements);
+by_name!(ReporterRow: owner, missed, misses, agreements);
 
 /// What had to make room.
 struct DroppedRow {
@@ -175,10 +176,11 @@ async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Ro
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
     let rows = query!("read what keys told": fetch_all ReporterRow, connection.on(),
-        "SELECT owner, missed, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
+        "SELECT owner, missed, misses, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
+        misses: row.misses.0,
         agreements: row.agreements.0,
     });
     Ok(reporters.collect())
@@ -193,11 +195,13 @@ async fn keep_reporters(
         let (agreed, needed) = reporter.agreed();
         let [missed, needed] = [reporter.missed, needed].map(|share| i64::from(share.0));
         let agreements = JsonText::written(&reporter.agreements);
+        let told_misses = JsonText::written(&reporter.misses);
         query!("keep what a key told": execute, connection.on(),
-            "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements) VALUES ($1, $2, $3, $4, $5, $6)
+            "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements, misses) VALUES ($1, $2, $3, $4, $5, $6, $7)
                  ON CONFLICT (learnt, owner) DO UPDATE
-                SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed, agreements = excluded.agreements",
-            id, reporter.owner, missed, i64::from(agreed), needed, agreements)?;
+                SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed, agreements = excluded.agreements,
+                    misses = excluded.misses",
+            id, reporter.owner, missed, i64::from(agreed), needed, agreements, told_misses)?;
     }
     Ok(())
 }

@@ -121,12 +121,18 @@ impl OnCard {
     ) -> Option<HeadroomCalibration> {
         // Where keys are needed, what two of them tell of other models confirms nothing about this one.
         let of_others = self.others.unwrap_or_default();
+        let model = self.models.get(model_digest);
+        // One that has sunk is known itself.
+        let of_others = match model {
+            Some(model) if model.learnt.has_sunk => Share(0),
+            Some(_) | None => of_others,
+        };
         let (confirmed, doubted) = if owner.is_empty() {
             (of_others, Share(0))
         } else {
             (Share(0), of_others)
         };
-        let Some(OfModel { learnt, missed, .. }) = self.models.get(model_digest) else {
+        let Some(OfModel { learnt, missed, .. }) = model else {
             return self.others.map(|_| HeadroomCalibration {
                 strategy: strategy.to_owned(),
                 share: confirmed,
@@ -147,12 +153,8 @@ impl OnCard {
         }
         Some(HeadroomCalibration {
             strategy: strategy.to_owned(),
-            share: learnt.of(own),
-            unconfirmed: if learnt.has_sunk {
-                alone
-            } else {
-                alone.max(doubted)
-            },
+            share: learnt.of(own).max(confirmed),
+            unconfirmed: alone.max(doubted),
             halved: learnt.halved.clone(),
             of: CalibrationSource::Itself,
             outcomes: learnt.outcomes,

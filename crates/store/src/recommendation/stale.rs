@@ -13,7 +13,8 @@ use super::{StoredRecommendation, is_simulation};
 use crate::Db;
 use crate::model::{CalibrationSource, ENGINE_DIGEST, PYTORCH};
 use crate::outcome::{LearntOn, Lessons};
-use crate::units::Share;
+use crate::units::{Bytes, Share};
+use batchfit_fit::search::headroom::{Doubts, training};
 
 /// Why an answer is out of date.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -148,7 +149,7 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons, reader: &str) -> Opti
     let is_for_agents = !is_simulation(&row.device);
     let on = row.learnt_on();
     let taught = lessons.calibration(&on, &row.model_digest, reader, is_for_agents)?;
-    let kept = taught.halved.kept(&headroom.doubts);
+    let kept = taught.halved.kept(&row.doubts());
     let (was, now) = (headroom.share, taught.share.max(kept));
     let is_more = was > now.max(taught.unconfirmed);
     let is_learnt = headroom.from == "learnt" && taught.of == CalibrationSource::Itself;
@@ -162,6 +163,16 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons, reader: &str) -> Opti
 }
 
 impl StoredRecommendation {
+    /// What it keeps free by itself, by what trainings that follow it teach.
+    pub fn doubts(&self) -> Doubts {
+        let doubts = self.headroom.as_ref().map(|it| it.doubts.clone());
+        let optimizer = self.optimizer.as_deref();
+        let training = training(&self.precision, optimizer, &self.checkpointing, &self.mode);
+        doubts
+            .unwrap_or_default()
+            .of(training, Bytes(self.limit_bytes.unsigned_abs()))
+    }
+
     /// What it is wrong by alike with others.
     pub fn learnt_on(&self) -> LearntOn {
         let source = match self.evidence.as_str() {

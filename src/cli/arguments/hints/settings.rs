@@ -189,8 +189,8 @@ mod tests {
             ),
             (
                 format!("model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"),
-                "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj` asks about what it says, but for sample_packing, fsdp, \
-                 stage, 1 more that batchfit does not know (plugins)",
+                "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj --parallel fsdp2` asks about what it says, but for \
+                 sample_packing, stage, 1 more that batchfit does not know (plugins)",
             ),
             (
                 both.to_owned(),

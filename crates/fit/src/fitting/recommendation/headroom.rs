@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use crate::graph::{Graph, Lifetimes};
-use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, strategy};
+use crate::model::{CalibrationSource, HeadroomCalibration, Mode, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
-use crate::search::headroom::{Doubt, Doubts};
+use crate::search::headroom::{Doubt, Doubts, training};
 use crate::shape::{Extent, numel};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
@@ -176,10 +176,12 @@ fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
 /// How much of `limit` is left free for each.
 fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
     let share = |it: &Uncertainty| Share::of(headroom(&[*it], limit), limit);
-    uncertainties
+    let doubts: Doubts = uncertainties
         .iter()
         .map(|it| (it.doubt(), share(it)))
-        .collect()
+        .collect();
+    // How is trained was looked at when its lessons were taken.
+    doubts.of(String::new(), limit)
 }
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
@@ -250,7 +252,18 @@ impl VariantHeadroom {
             .iter()
             .find(|calibration| calibration.strategy == named);
         calibration.map_or(VariantHeadroom::ByDoubts, |calibration| {
-            VariantHeadroom::Learnt(Arc::new(calibration.clone()))
+            let said = |name: &'static str| if variant.recorded { "recorded" } else { name };
+            let optimizer = (variant.mode == Mode::Train).then(|| said(variant.optimizer.name()));
+            let training = training(
+                said(variant.precision.name()),
+                optimizer,
+                said(variant.checkpointing.name()),
+                variant.mode.name(),
+            );
+            VariantHeadroom::Learnt(Arc::new(HeadroomCalibration {
+                halved: calibration.halved.of(&training),
+                ..calibration.clone()
+            }))
         })
     }
 

@@ -33,7 +33,7 @@ fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
     assert!(
         found
             .limited_by
-            .starts_with("activations (100% of the peak); batch 101 runs")
+            .starts_with("activations (100% of the peak); with batch 101 the")
     );
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Share;
+use crate::units::{Bytes, Share};
 
 batchfit_step::listed! {
     /// What an answer may be wrong about.
@@ -35,7 +35,32 @@ batchfit_step::listed! {
 /// How much an answer keeps free for each of its doubts, as shares of the limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Doubts(BTreeMap<Doubt, Share>);
+pub struct Doubts {
+    shares: BTreeMap<Doubt, Share>,
+    /// How is trained, and below which limit: other kernels are wrong by something else.
+    #[serde(skip)]
+    of: (String, Bytes),
+}
+
+/// Answers that are wrong by alike: of one way to train, with the same doubts, each of these and the limit within a factor of two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Kind {
+    training: String,
+    /// The logarithm of the limit.
+    limit: u32,
+    /// The least of them.
+    doubts: BTreeMap<Doubt, Share>,
+}
+
+/// A way to train, by what it is called in answers.
+pub fn training(
+    precision: &str,
+    optimizer: Option<&str>,
+    checkpointing: &str,
+    mode: &str,
+) -> String {
+    [precision, optimizer.unwrap_or(""), checkpointing, mode].join(" ")
+}
 
 impl FromIterator<(Doubt, Share)> for Doubts {
     /// Those that are there several times are added.
@@ -46,27 +71,47 @@ impl FromIterator<(Doubt, Share)> for Doubts {
             sum.0 = sum.0.saturating_add(share.0).min(Share::ALL.0);
         }
         all.retain(|_, share| *share > Share(0));
-        Doubts(all)
+        Doubts {
+            shares: all,
+            ..Doubts::default()
+        }
     }
 }
 
 impl Doubts {
     /// Each of them.
     pub fn each(&self) -> impl Iterator<Item = (Doubt, Share)> {
-        self.0.iter().map(|(doubt, share)| (*doubt, *share))
+        self.shares.iter().map(|(doubt, share)| (*doubt, *share))
     }
 
     /// What it keeps free for all of them.
     pub fn total(&self) -> Share {
-        let sum = self.0.values().fold(0u32, |sum, share| sum + share.0);
-        Share(sum.min(Share::ALL.0))
+        total(&self.shares)
     }
 
-    /// The least of the doubts that are like these: of the same things, each to within a factor of two.
-    pub(super) fn kind(&self) -> Doubts {
-        let least = |share: Share| Share(share.0.checked_ilog2().map_or(0, |log| 1 << log));
-        Doubts(self.each().map(|(doubt, it)| (doubt, least(it))).collect())
+    /// Those of an answer for this way to train below this limit.
+    #[must_use]
+    pub fn of(self, training: String, limit: Bytes) -> Doubts {
+        Doubts {
+            of: (training, limit),
+            ..self
+        }
     }
+
+    pub(super) fn kind(&self) -> Kind {
+        let least = |share: Share| Share(share.0.checked_ilog2().map_or(0, |log| 1 << log));
+        let (training, limit) = &self.of;
+        Kind {
+            training: training.clone(),
+            limit: limit.0.checked_ilog2().unwrap_or(0),
+            doubts: self.each().map(|(doubt, it)| (doubt, least(it))).collect(),
+        }
+    }
+}
+
+fn total(shares: &BTreeMap<Doubt, Share>) -> Share {
+    let sum = shares.values().fold(0u32, |sum, share| sum + share.0);
+    Share(sum.min(Share::ALL.0))
 }
 
 /// Kinds of doubts of which so much is known; the first make room.
@@ -75,7 +120,7 @@ pub(super) const MOST_KINDS: usize = 16;
 /// How often trainings halved what answers keep free for each kind of doubts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Halved(Vec<(Doubts, u32)>);
+pub struct Halved(Vec<(Kind, u32)>);
 
 impl Halved {
     /// Of how many kinds something is known.
@@ -83,11 +128,31 @@ impl Halved {
         self.0.len()
     }
 
+    /// Those of this way to train, which they do not name any more.
+    #[must_use]
+    pub fn of(&self, training: &str) -> Halved {
+        let own = self.0.iter().filter(|(kind, _)| kind.training == training);
+        let unnamed = |kind: &Kind| Kind {
+            training: String::new(),
+            ..kind.clone()
+        };
+        Halved(own.map(|(kind, times)| (unnamed(kind), *times)).collect())
+    }
+
     /// How often that of answers with doubts like these.
     pub fn times(&self, doubts: &Doubts) -> u32 {
-        let kind = doubts.kind();
-        let found = self.0.iter().find(|(other, _)| *other == kind);
+        self.times_of(&doubts.kind())
+    }
+
+    fn times_of(&self, kind: &Kind) -> u32 {
+        let found = self.0.iter().find(|(other, _)| other == kind);
         found.map_or(0, |(_, times)| *times)
+    }
+
+    /// What is left of the least that answers of a kind keep free.
+    pub(super) fn least(&self, kind: &Kind) -> Share {
+        let all = total(&kind.doubts).0;
+        Share(all.checked_shr(self.times_of(kind)).unwrap_or(0))
     }
 
     /// What is left of what they keep free.

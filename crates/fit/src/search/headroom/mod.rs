@@ -8,7 +8,7 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
-pub use doubts::{Doubt, Doubts, Halved};
+pub use doubts::{Doubt, Doubts, Halved, Kind, training};
 pub use rule::{
     AGREEING, AGREEING_OF_A_KEY, Agreement, CEILING, CEILING_OF_OTHERS, FLOOR, HeadroomModel,
     Reporter, least_for_unconfirmed, of_others,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Sample;
-use super::doubts::{Doubts, Halved, MOST_KINDS};
+use super::doubts::{Doubts, Halved, Kind, MOST_KINDS};
 use crate::units::Share;
 
 /// What is left free at the least: what the driver's placement of memory was measured to be worth. See Note [Measured errors]
@@ -66,6 +66,8 @@ pub struct Reporter {
     pub owner: String,
     /// What its misses ask for.
     pub missed: Share,
+    /// The same by kind of answer: trainings that follow others do not take it back. Empty where an earlier version counted them.
+    pub misses: Vec<(Kind, Share)>,
     /// Its outcomes that agree in a row.
     pub agreements: Vec<Agreement>,
 }
@@ -73,8 +75,8 @@ pub struct Reporter {
 /// Outcomes of one key that agree, about answers with the same doubts: each speaks for such answers alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// The least of these doubts.
-    doubts: Doubts,
+    /// Of which kind.
+    kind: Kind,
     /// How many count.
     agreed: u32,
     /// What they needed at the most, with the margin.
@@ -114,20 +116,20 @@ impl Reporter {
     }
 
     /// The same of answers of a kind.
-    fn agreed_on(&self, kind: &Doubts) -> (u32, Share) {
-        let found = self.agreements.iter().find(|one| one.doubts == *kind);
+    fn agreed_on(&self, kind: &Kind) -> (u32, Share) {
+        let found = self.agreements.iter().find(|one| one.kind == *kind);
         found.map_or((0, Share(0)), |one| (one.agreed, one.needed))
     }
 
     /// Takes in one that needed so much, without counting it.
-    fn agree_on(&mut self, kind: &Doubts, needed: Share) -> &mut Agreement {
-        let known = self.agreements.iter().position(|one| one.doubts == *kind);
+    fn agree_on(&mut self, kind: &Kind, needed: Share) -> &mut Agreement {
+        let known = self.agreements.iter().position(|one| one.kind == *kind);
         let place = known.unwrap_or_else(|| {
             if self.agreements.len() >= MOST_KINDS {
                 self.agreements.remove(0);
             }
             self.agreements.push(Agreement {
-                doubts: kind.clone(),
+                kind: kind.clone(),
                 agreed: 0,
                 needed,
             });
@@ -138,11 +140,40 @@ impl Reporter {
         one
     }
 
-    /// What it asks for today.
-    fn asks(&self) -> Share {
-        match self.agreed() {
+    /// What misses of answers of this kind ask for; of others, where an earlier version counted them.
+    fn missed_on(&mut self, kind: &Kind) -> &mut Share {
+        let known = self.misses.iter().position(|(other, _)| other == kind);
+        let place = known.unwrap_or_else(|| {
+            let before = if self.misses.is_empty() {
+                self.missed
+            } else {
+                Share(0)
+            };
+            if self.misses.len() >= MOST_KINDS {
+                let least = (0..self.misses.len()).min_by_key(|place| self.misses[*place].1);
+                self.misses.swap_remove(least.unwrap_or_default());
+            }
+            self.misses.push((kind.clone(), before));
+            self.misses.len() - 1
+        });
+        &mut self.misses[place].1
+    }
+
+    /// Its misses of answers of this kind ask for so much now.
+    fn ask_for(&mut self, kind: &Kind, share: Share) {
+        *self.missed_on(kind) = share;
+        let most = self.misses.iter().map(|(_, share)| *share).max();
+        self.missed = most.unwrap_or_default();
+        self.misses.retain(|(_, share)| *share > Share(0));
+    }
+
+    /// What it asks for today, where trainings that followed answers of this kind say what those need.
+    fn asks(&self, kind: &Kind) -> Share {
+        let others = self.misses.iter().filter(|(other, _)| other != kind);
+        let others = others.map(|(_, share)| *share).max().unwrap_or_default();
+        match self.agreed_on(kind) {
             (0, _) => self.missed,
-            (_, needed) => needed,
+            (_, needed) => needed.max(others),
         }
     }
 }
@@ -225,7 +256,9 @@ impl HeadroomModel {
         };
         if is_miss {
             self.misses += 1;
-            one.missed = one.missed.max(wanted.clamp(FLOOR, CEILING));
+            let (kind, wanted) = (doubts.kind(), wanted.clamp(FLOOR, CEILING));
+            let before = *one.missed_on(&kind);
+            one.ask_for(&kind, before.max(wanted));
             one.agreements.clear();
             let (two, most) = believed(reporters.iter(), |reporter| reporter.missed);
             self.share = self.share.max(two);
@@ -247,7 +280,7 @@ impl HeadroomModel {
             }
         }
         let kinds = reporters.iter().flat_map(|one| &one.agreements);
-        let agreed = kinds.map(|one| agreed_on(reporters, &one.doubts));
+        let agreed = kinds.map(|one| agreed_on(reporters, &one.kind));
         self.agreed = agreed.max().unwrap_or(0);
     }
 
@@ -256,25 +289,26 @@ impl HeadroomModel {
     /// of it is enough.
     fn sink(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
         let kind = doubts.kind();
-        let (needed, _) = believed(reporters.iter(), Reporter::asks);
+        let (needed, _) = believed(reporters.iter(), |one| one.asks(&kind));
         self.share = halfway(self.share, needed.max(FLOOR));
         self.has_sunk = true;
         let (of_kind, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);
-        let half = Share(self.halved.kept(&kind).0 / 2);
+        let half = Share(self.halved.least(&kind).0 / 2);
         if self.halved.kept(doubts) > FLOOR && of_kind <= half.max(FLOOR) {
             self.halved.halve(doubts);
         }
-        let kept = self.share.max(self.halved.kept(&kind));
+        let kept = self.share.max(self.halved.least(&kind));
         for one in reporters.iter_mut() {
             let (agreed, needed) = one.agreed_on(&kind);
             if agreed == 0 {
                 continue;
             }
-            one.missed = halfway(one.missed, one.agreed().1.max(FLOOR));
+            let mut missed = halfway(*one.missed_on(&kind), needed.max(FLOOR));
             if needed > kept {
-                one.missed = one.missed.max(needed);
+                missed = missed.max(needed);
             }
-            one.agreements.retain(|one| one.doubts != kind);
+            one.ask_for(&kind, missed);
+            one.agreements.retain(|one| one.kind != kind);
         }
         let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
         self.raised = self.raised.min(self.share.max(most));
@@ -282,7 +316,7 @@ impl HeadroomModel {
 }
 
 /// How many outcomes agree about answers of a kind.
-fn agreed_on(reporters: &[Reporter], kind: &Doubts) -> u32 {
+fn agreed_on(reporters: &[Reporter], kind: &Kind) -> u32 {
     reporters.iter().map(|one| one.agreed_on(kind).0).sum()
 }
 

@@ -354,6 +354,24 @@ fn an_answer_speaks_for_those_with_its_doubts_alone() {
 }
 
 #[test]
+fn trainings_take_back_what_misses_of_their_kind_taught_alone() {
+    let named = |it: Doubts, training: &str, limit: u64| it.of(training.to_owned(), Bytes(limit));
+    let [fp32, larger, bf16] = [("fp32", 1 << 28), ("fp32", 1 << 30), ("bf16", 1 << 28)]
+        .map(|(training, limit)| named(doubts(100_000), training, limit));
+    let mut runs = RunsOfKeys::open(FLOOR);
+    runs.about(&bf16, 0, Sample::NeedsMoreThan(Share(115_000)));
+
+    (0..200).for_each(|_| runs.about(&fp32, 0, Sample::Needs(Share(0))));
+
+    assert_eq!(runs.of(0), CEILING);
+    let kept = [&fp32, &larger, &bf16].map(|it| runs.learnt.halved.kept(it).0);
+    assert_eq!(kept[1..], [115_000; 2]);
+    assert!(kept[0] <= 2 * FLOOR.0, "{kept:?}");
+    (0..200).for_each(|_| runs.about(&bf16, 0, Sample::Needs(Share(0))));
+    assert_eq!(runs.of(0), FLOOR);
+}
+
+#[test]
 fn misses_of_one_key_do_not_keep_headroom_of_others_from_sinking() {
     let mut runs = RunsOfKeys::begin(5);
     for key in 0..2 {

@@ -235,7 +235,7 @@ fn learning(
         on: answer.learnt_on(),
         model_digest: answer.model_digest.clone(),
         model: answer.model.clone(),
-        doubts: headroom.doubts.clone(),
+        doubts: answer.doubts(),
         of_others: if headroom.from == "others" {
             headroom.share
         } else {
