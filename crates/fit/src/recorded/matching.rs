@@ -99,7 +99,7 @@ impl Matching {
                 };
             }
         }
-        4 * alike >= 3 * kept[0].max(kept[1])
+        10 * alike >= 9 * kept[0].max(kept[1])
             && 2 * stays >= standing
             && 4.0 * in_proportion >= 3.0 * grows
     }

@@ -167,14 +167,15 @@ impl Reporter {
         self.misses.retain(|(_, share)| *share > Share(0));
     }
 
-    /// What it asks for today, where trainings that followed answers of this kind say what those need.
+    /// What it asks for of answers of a kind.
     fn asks(&self, kind: &Kind) -> Share {
-        let others = self.misses.iter().filter(|(other, _)| other != kind);
-        let others = others.map(|(_, share)| *share).max().unwrap_or_default();
-        match self.agreed_on(kind) {
-            (0, _) => self.missed,
-            (_, needed) => needed.max(others),
-        }
+        let found = self.misses.iter().find(|(other, _)| other == kind);
+        let any = if self.misses.is_empty() {
+            self.missed
+        } else {
+            Share(0)
+        };
+        found.map_or(any, |(_, share)| *share)
     }
 }
 
@@ -194,6 +195,16 @@ fn believed<'t>(
     let two = (0..asked.len()).find(|place| is_confirmed(*place));
     let share = |place: usize| asked.get(place).map_or(Share(0), |(share, _)| *share);
     (two.map_or(Share(0), share), share(0))
+}
+
+/// What is believed of answers of any kind: misses of one confirm none of another.
+fn confirmed(reporters: &[Reporter], asks: impl Fn(&Reporter, &Kind) -> Share) -> Share {
+    let kinds = reporters.iter().flat_map(|one| {
+        let misses = one.misses.iter().map(|(kind, _)| kind);
+        misses.chain(one.agreements.iter().map(|one| &one.kind))
+    });
+    let believed = kinds.map(|kind| believed(reporters.iter(), |one| asks(one, kind)).0);
+    believed.max().unwrap_or_default()
 }
 
 /// Half of the way down, or all of it where that is near.
@@ -260,8 +271,8 @@ impl HeadroomModel {
             let before = *one.missed_on(&kind);
             one.ask_for(&kind, before.max(wanted));
             one.agreements.clear();
-            let (two, most) = believed(reporters.iter(), |reporter| reporter.missed);
-            self.share = self.share.max(two);
+            let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
+            self.share = self.share.max(confirmed(reporters, Reporter::asks));
             self.raised = self.raised.max(most);
         } else {
             let kind = doubts.kind();
@@ -289,7 +300,11 @@ impl HeadroomModel {
     /// of it is enough.
     fn sink(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
         let kind = doubts.kind();
-        let (needed, _) = believed(reporters.iter(), |one| one.asks(&kind));
+        let asked = |one: &Reporter, of: &Kind| match one.agreed_on(&kind) {
+            (1.., needed) if *of == kind => needed,
+            _ => one.asks(of),
+        };
+        let needed = confirmed(reporters, asked);
         self.share = halfway(self.share, needed.max(FLOOR));
         self.has_sunk = true;
         let (of_kind, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
-use crate::jobs::{FitResult, ProbeSummary, VariantResult};
+use crate::jobs::{FitResult, HeadroomFrom, ProbeSummary, VariantResult};
 use crate::limits::is_hidden;
 use crate::model::{DeviceChoice, PYTORCH, Request};
 use crate::probe::Evidence;
@@ -173,6 +173,14 @@ fn arithmetic(variant: &VariantResult, request: &Request, card: &AgentCard) -> R
     ensure(
         is_asked,
         "its headroom is not what was asked, or is less than any",
+    )?;
+    let doubts: f64 = found.headroom.doubts.values().sum();
+    let is_sum = found.headroom.from != HeadroomFrom::Default
+        || found.headroom.doubts.is_empty()
+        || (doubts - found.headroom.fraction).abs() < 1e-4;
+    ensure(
+        is_sum && (0.0..=1.0).contains(&doubts),
+        "its headroom is not the sum of its doubts",
     )?;
     ensure(
         found.peak_allocated_bytes <= found.peak_reserved_bytes
