@@ -177,7 +177,8 @@ proptest! {
             let is_near = largest == MAX_BATCH || bytes(largest) + each + 2 * segment > limit;
             prop_assert!(is_near, "{largest}: {:?}", conversation.observations());
         }
-        prop_assert!(conversation.observations().len() <= 40);
+        let tried: Vec<u64> = conversation.observations().iter().map(|it| it.batch).collect();
+        prop_assert!(tried.len() <= 40, "{}: {tried:?} {refused:?}", tried.len());
     }
 
     /// Without bytes the edge is exact, and few runs are spent.

@@ -179,8 +179,8 @@ pub(crate) fn refuse_other_names(named: &Path) -> io::Result<()> {
         return Ok(());
     }
     let problem = format!(
-        "it has {count} names (hard links), and what two of them are used to write is lost: copy it to a file of its own (`cp`), or remove \
-         the others; `batchfit db backup` makes a whole copy"
+        "it has {count} names (hard links), and what two of them are used to write is lost; remove the others (`find / -samefile FILE` lists \
+         them), and make copies by `batchfit db backup`"
     );
     Err(io::Error::other(problem))
 }

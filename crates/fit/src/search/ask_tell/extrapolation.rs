@@ -41,6 +41,13 @@ pub(super) fn next(seen: &Observations, low: u64, limit: u64) -> Option<Extrapol
     }
     // From below: nine tenths of the way, and the last samples at once.
     let near = divided(step, 9, 10).max(1).max(step.min(5));
+    // Rounding hides how much those that reserved as much really take: as many again.
+    let mut alike = seen
+        .points()
+        .filter(|(batch, bytes)| *batch < low && *bytes == here);
+    let near = alike
+        .next()
+        .map_or(near, |(first, _)| near.max(low - first));
     Some(Extrapolation::Try(low.saturating_add(near).min(farthest)))
 }
 

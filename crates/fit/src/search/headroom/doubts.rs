@@ -46,7 +46,7 @@ pub struct Doubts {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kind {
     training: String,
-    /// The logarithm of the limit.
+    /// The logarithm of the limit; of any, more than there is.
     limit: u32,
     /// The least of them.
     doubts: BTreeMap<Doubt, Share>,
@@ -89,6 +89,19 @@ impl Doubts {
         total(&self.shares)
     }
 
+    /// At most so much in all.
+    #[must_use]
+    pub fn within(mut self, most: Share) -> Doubts {
+        let total = self.total();
+        if total > most {
+            for share in self.shares.values_mut() {
+                let part = u64::from(share.0) * u64::from(most.0) / u64::from(total.0);
+                *share = Share(u32::try_from(part).unwrap_or(most.0));
+            }
+        }
+        self
+    }
+
     /// Those of an answer for this way to train below this limit.
     #[must_use]
     pub fn of(self, training: String, limit: Bytes) -> Doubts {
@@ -105,6 +118,17 @@ impl Doubts {
             training: training.clone(),
             limit: limit.0.checked_ilog2().unwrap_or(0),
             doubts: self.each().map(|(doubt, it)| (doubt, least(it))).collect(),
+        }
+    }
+}
+
+impl Kind {
+    /// All answers for the same way to train: how much they doubt changes with the batch.
+    pub(super) fn any(&self) -> Kind {
+        Kind {
+            training: self.training.clone(),
+            limit: u32::MAX,
+            doubts: BTreeMap::new(),
         }
     }
 }

@@ -267,7 +267,7 @@ impl HeadroomModel {
         };
         if is_miss {
             self.misses += 1;
-            let (kind, wanted) = (doubts.kind(), wanted.clamp(FLOOR, CEILING));
+            let (kind, wanted) = (doubts.kind().any(), wanted.clamp(FLOOR, CEILING));
             let before = *one.missed_on(&kind);
             one.ask_for(&kind, before.max(wanted));
             one.agreements.clear();
@@ -276,18 +276,23 @@ impl HeadroomModel {
             self.raised = self.raised.max(most);
         } else {
             let kind = doubts.kind();
-            let told = |voice: &str| {
-                let same = reporters
-                    .iter()
-                    .filter(|one| one.voices().any(|it| it == voice));
-                same.map(|one| one.agreed_on(&kind).0).sum::<u32>()
-            };
-            let one = &reporters[reporter];
-            let counts =
-                one.owner.is_empty() || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY);
-            reporters[reporter].agree_on(&kind, wanted).agreed += u32::from(counts);
+            for of in [kind.any(), kind.clone()] {
+                let told = |voice: &str| {
+                    let same = reporters
+                        .iter()
+                        .filter(|one| one.voices().any(|it| it == voice));
+                    same.map(|one| one.agreed_on(&of).0).sum::<u32>()
+                };
+                let one = &reporters[reporter];
+                let counts = one.owner.is_empty()
+                    || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY);
+                reporters[reporter].agree_on(&of, wanted).agreed += u32::from(counts);
+            }
+            if agreed_on(reporters, &kind.any()) >= AGREEING {
+                self.sink(&kind.any(), reporters);
+            }
             if agreed_on(reporters, &kind) >= AGREEING {
-                self.sink(doubts, reporters);
+                self.halve(doubts, reporters);
             }
         }
         let kinds = reporters.iter().flat_map(|one| &one.agreements);
@@ -296,37 +301,47 @@ impl HeadroomModel {
     }
 
     /// Half of the way to what those need who agree, and to what the misses of the others ask for, as far as two say so. What a key
-    /// asks for itself sinks likewise, to what it needed; and what answers with the doubts of those that agree keep for them, where half
-    /// of it is enough.
-    fn sink(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
-        let kind = doubts.kind();
-        let asked = |one: &Reporter, of: &Kind| match one.agreed_on(&kind) {
-            (1.., needed) if *of == kind => needed,
+    /// asks for itself sinks likewise, to what it needed.
+    fn sink(&mut self, kind: &Kind, reporters: &mut [Reporter]) {
+        let asked = |one: &Reporter, of: &Kind| match one.agreed_on(kind) {
+            (1.., needed) if of == kind => needed,
             _ => one.asks(of),
         };
-        let needed = confirmed(reporters, asked);
-        self.share = halfway(self.share, needed.max(FLOOR));
+        self.share = halfway(self.share, confirmed(reporters, asked).max(FLOOR));
         self.has_sunk = true;
-        let (of_kind, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);
+        for one in reporters.iter_mut() {
+            let (agreed, needed) = one.agreed_on(kind);
+            if agreed == 0 {
+                continue;
+            }
+            let mut missed = halfway(*one.missed_on(kind), needed.max(FLOOR));
+            if needed > self.share {
+                missed = missed.max(needed);
+            }
+            one.ask_for(kind, missed);
+            one.agreements.retain(|one| one.kind != *kind);
+        }
+        let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
+        self.raised = self.raised.min(self.share.max(most));
+    }
+
+    /// Half of what answers with these doubts keep for them, where that is enough for those that agree.
+    fn halve(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
+        let kind = doubts.kind();
+        let (needed, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);
         let half = Share(self.halved.least(&kind).0 / 2);
-        if self.halved.kept(doubts) > FLOOR && of_kind <= half.max(FLOOR) {
+        if self.halved.kept(doubts) > FLOOR && needed <= half.max(FLOOR) {
             self.halved.halve(doubts);
         }
         let kept = self.share.max(self.halved.least(&kind));
         for one in reporters.iter_mut() {
-            let (agreed, needed) = one.agreed_on(&kind);
-            if agreed == 0 {
-                continue;
-            }
-            let mut missed = halfway(*one.missed_on(&kind), needed.max(FLOOR));
+            let (_, needed) = one.agreed_on(&kind);
             if needed > kept {
-                missed = missed.max(needed);
+                let asked = *one.missed_on(&kind.any());
+                one.ask_for(&kind.any(), asked.max(needed));
             }
-            one.ask_for(&kind, missed);
             one.agreements.retain(|one| one.kind != kind);
         }
-        let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
-        self.raised = self.raised.min(self.share.max(most));
     }
 }
 

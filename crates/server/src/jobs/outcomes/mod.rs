@@ -235,7 +235,12 @@ fn learning(
         on: answer.learnt_on(),
         model_digest: answer.model_digest.clone(),
         model: answer.model.clone(),
-        doubts: answer.doubts(),
+        // Which doubts an agent has is its word.
+        doubts: if answer.device.contains('/') {
+            answer.doubts().within(headroom.share)
+        } else {
+            answer.doubts()
+        },
         of_others: if headroom.from == "others" {
             headroom.share
         } else {
