@@ -92,6 +92,9 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     let bare = Name::read(name).without_aside();
     if let (true, Some((of, note))) = (found.is_empty(), same(name).or_else(|| same(&bare))) {
         let on = parse(of)?;
+        if !Name::read(name).has_sizes_of(on.card) {
+            return Err(unknown(name));
+        }
         let count = count.map_or(on.count, |count| {
             Some(count.saturating_mul(on.count.unwrap_or(1)))
         });
@@ -253,24 +256,21 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     let is_digit = |c: char| c.is_ascii_digit();
     let before = text.trim_start_matches(is_digit);
     let after = text.trim_end_matches(is_digit);
-    let (number, name) =
-        if let (true, Some(name)) = (before.len() < text.len(), before.strip_prefix(TIMES)) {
-            (&text[..text.len() - before.len()], name)
-        } else if let (true, Some(name)) = (
-            after.len() < text.len(),
-            after
-                .trim_end()
-                .strip_suffix(['x', 'X', '×', '*', ':'])
-                .filter(|name| *name != "cuda"),
-        ) {
-            (&text[after.len()..], name)
-        } else {
-            return Ok(None);
-        };
-    let is_spaced = before.starts_with(' ') && !name.trim_start().starts_with(&TIMES[..4]);
-    if before.len() < text.len() && is_spaced && is_of_a_card(number, name) {
+    let first = &text[..text.len() - before.len()];
+    let in_front = before.strip_prefix(TIMES).filter(|name| {
+        let is_spaced = before.starts_with(' ') && !name.trim_start().starts_with(&TIMES[..4]);
+        let is_size = Name::read(name.trim_start_matches(TIMES)).size().is_some();
+        let is_card = is_spaced && is_of_a_card(first, name) || is_size && is_a_card(first);
+        !first.is_empty() && !is_card
+    });
+    let behind = after
+        .trim_end()
+        .strip_suffix(['x', 'X', '×', '*', ':'])
+        .filter(|name| *name != "cuda" && after.len() < text.len());
+    let behind = behind.map(|name| (&text[after.len()..], name));
+    let Some((number, name)) = in_front.map(|name| (first, name)).or(behind) else {
         return Ok(None);
-    }
+    };
     let name = name.trim_start().trim_start_matches(['x', 'X', '×', '*']);
     if let Ok(count @ 1..) = number.parse() {
         return Ok(Some((count, name.trim())));
@@ -287,7 +287,11 @@ fn is_of_a_card(number: &str, behind: &str) -> bool {
         Word::Number(_) => false,
     };
     let first = Name::read(behind).words.first().is_some_and(tells_apart);
-    first || CARDS.iter().any(|card| Name::read(number).means(card))
+    first || is_a_card(number)
+}
+
+fn is_a_card(name: &str) -> bool {
+    CARDS.iter().any(|card| Name::read(name).means(card))
 }
 
 /// Words behind a card's number that make it another card.

@@ -41,8 +41,11 @@ impl Name {
         let mut words: Vec<Word> = Vec::new();
         for part in lower.split(|c: char| !c.is_alphanumeric()) {
             // `sxm4`, `hbm3`: of which generation they are tells no cards apart.
-            if part.starts_with("sxm") {
+            if let Some(generation) = part.strip_prefix("sxm") {
                 words.push(Word::Letters("sxm".to_owned()));
+                if generation.len() > 1 {
+                    read_part(generation, &mut words);
+                }
             } else if !part.starts_with("hbm") {
                 read_part(part, &mut words);
             }
@@ -113,6 +116,12 @@ impl Name {
             parts.push(first);
             Some(parts)
         })
+    }
+
+    /// Whether a card is sold with each size that it says.
+    pub(super) fn has_sizes_of(&self, card: &Card) -> bool {
+        let is_so = |word: &Word| !matches!(word, Word::Size(size) if !is_sold_with(card, *size));
+        self.words.iter().all(is_so)
     }
 
     /// How many GB it says, where it says nothing else.

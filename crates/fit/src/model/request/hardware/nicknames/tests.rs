@@ -165,6 +165,10 @@ fn a_number_before_it_counts_gpus() {
         ("2 titan rtx", "titanrtx", 2),
         ("4 colab t4", "t4", 4),
         ("4 t4", "t4", 4),
+        ("2080 ti x 4", "rtx2080ti", 4),
+        ("3060 12gb x2", "rtx3060-12g", 2),
+        ("RTX 3090 Ti:2", "rtx3090ti", 2),
+        ("H100-SXM80GB x 8", "h100-80g", 8),
     ] {
         assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
     }
@@ -186,6 +190,9 @@ fn what_is_no_card_is_refused() {
         ("-8xh100", "unknown card"),
         ("8", "unknown card"),
         ("2x4080s", "unknown card"),
+        ("3080 x 12GB", "unknown card"),
+        ("NVIDIA A800-SXM4-40GB", "unknown card"),
+        ("H100-SXM64GB", "unknown card"),
         // Another amount of memory, or a word that is true of no such card.
         ("3060 8gb", "nearest with its 8 GB: `--on rtx3060ti`"),
         ("4090 48gb", "of that number there is rtx4090"),
