@@ -13,7 +13,8 @@ use crate::worker::{
 use crate::{EngineError, GpuRun, GpuWork};
 
 use super::runner::{Observer, ProbeOutcome, Runner, RunnerDevice};
-use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::recommendation::assumed::Assumed;
+use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
 pub(in crate::fitting) struct GpuProber<'a> {

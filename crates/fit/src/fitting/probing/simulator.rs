@@ -23,7 +23,8 @@ use crate::worker::Programs;
 
 use super::runner::{ProbeOutcome, Runner, RunnerDevice, StepTime};
 use crate::fitting::memory_budget::for_others;
-use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::recommendation::assumed::Assumed;
+use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
 
 /// How many times as long the host takes as the one that was measured: no other pace was given.
 const PACE: f64 = 1.0;

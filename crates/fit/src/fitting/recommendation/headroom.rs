@@ -10,7 +10,6 @@ use crate::graph::{Graph, Lifetimes};
 use crate::model::{CalibrationSource, HeadroomCalibration, Mode, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
 use crate::search::headroom::{Doubt, Doubts, training};
-use crate::shape::{Extent, numel};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
 
@@ -201,33 +200,6 @@ pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
     uncertainties
 }
 
-/// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
-#[derive(Debug, Clone, Default)]
-pub(in crate::fitting) struct Assumed(Vec<(Extent, u64)>);
-
-impl Assumed {
-    /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
-    pub(in crate::fitting) fn of(graph: &Graph) -> Assumed {
-        let opaque = graph
-            .nodes
-            .iter()
-            .filter(|node| matches!(node.op, Op::Opaque(_)));
-        let values = opaque.flat_map(|node| node.inputs.iter().chain(&node.outputs));
-        let sized = |id: &crate::graph::ValueId| {
-            let value = graph.value(*id);
-            (numel(&value.shape), value.dtype.size())
-        };
-        Assumed(values.map(sized).collect())
-    }
-
-    /// The uncertainty about a batch, if there is one.
-    pub(in crate::fitting) fn at(&self, batch: u64) -> Option<Uncertainty> {
-        let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
-        let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
-        (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))
-    }
-}
-
 /// Who says what is left free of one variant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::fitting) enum VariantHeadroom {
@@ -372,10 +344,12 @@ fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> St
 
 #[cfg(test)]
 mod tests {
+    use super::super::assumed::Assumed;
     use super::*;
     use crate::graph::{Builder, Content, UntracedFunction};
     use crate::search::headroom::Halved;
     use crate::shape::DType;
+    use crate::shape::Extent;
 
     #[test]
     fn estimated_workspaces_keep_free_what_they_may_be_short_by() {
