@@ -41,13 +41,12 @@ impl Name {
         let mut words: Vec<Word> = Vec::new();
         for part in lower.split(|c: char| !c.is_alphanumeric()) {
             // `sxm4`, `hbm3`: of which generation they are tells no cards apart.
-            if let Some(generation) = part.strip_prefix("sxm") {
-                words.push(Word::Letters("sxm".to_owned()));
-                if generation.len() > 1 {
-                    read_part(generation, &mut words);
-                }
-            } else if !part.starts_with("hbm") {
-                read_part(part, &mut words);
+            let socket = part.strip_prefix("sxm");
+            words.extend(socket.map(|_| Word::Letters("sxm".to_owned())));
+            let generation = socket.or_else(|| part.strip_prefix("hbm"));
+            // A size may be glued to it.
+            if generation.is_none_or(|it| it.len() > 2) {
+                read_part(generation.unwrap_or(part), &mut words);
             }
         }
         Name { words }

@@ -193,6 +193,7 @@ fn what_is_no_card_is_refused() {
         ("3080 x 12GB", "unknown card"),
         ("NVIDIA A800-SXM4-40GB", "unknown card"),
         ("H100-SXM64GB", "unknown card"),
+        ("h100 hbm364gb", "unknown card"),
         // Another amount of memory, or a word that is true of no such card.
         ("3060 8gb", "nearest with its 8 GB: `--on rtx3060ti`"),
         ("4090 48gb", "of that number there is rtx4090"),
