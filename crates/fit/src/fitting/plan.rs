@@ -148,7 +148,7 @@ pub(super) fn for_unconfirmed(
     search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>, EngineError> {
     let (confirmed, plan) = (search.headroom(), chosen.plan);
-    let Some(all) = confirmed.clone().with_unconfirmed(Share::ALL) else {
+    let Some(all) = confirmed.with_unconfirmed(Share::ALL, search.limit()) else {
         return Ok(None);
     };
     search.keep(all);
@@ -177,12 +177,7 @@ pub(super) fn for_unconfirmed(
         let left = limit.saturating_sub(Bytes(probed.report.peak_reserved_bytes));
         // Rounded down.
         let left = Share(Share::of(left, limit).0.saturating_sub(1));
-        search.keep(
-            confirmed
-                .clone()
-                .with_unconfirmed(left)
-                .unwrap_or(confirmed),
-        );
+        search.keep(confirmed.with_unconfirmed(left, limit).unwrap_or(confirmed));
         let plan = Plan {
             micro_batch,
             global_batch: micro_batch * steps * goal.world_size,

@@ -391,6 +391,7 @@ pub(super) fn recommendations(
             created_at: now,
             stale: None,
             model_digest: model_digest.to_owned(),
+            training: request.training_digest(training),
             rules: ENGINE_DIGEST.to_owned(),
         })
     };

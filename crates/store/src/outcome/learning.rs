@@ -5,7 +5,7 @@ use crate::engine::{Link, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{JsonText, StoreError, Time, integer};
-use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Kind, Reporter, Sample};
+use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Reporter, Sample};
 use sqlx::types::Json;
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
@@ -15,7 +15,7 @@ pub(super) const MOST_LEARNT: i64 = 10_000;
 /// A key with more than one in so many of them makes room itself.
 const PART_OF_A_KEY: i64 = 10;
 
-/// What is known of one model on one card.
+/// What is known of one way to train a model on one card.
 struct Row {
     id: i64,
     owner: String,
@@ -34,11 +34,20 @@ by_name!(Row: id, owner, share, raised, has_sunk, halved, agreed, outcomes, miss
 struct ReporterRow {
     owner: String,
     missed: i64,
-    misses: Json<Vec<(Kind, Share)>>,
+    asks: i64,
     agreements: Json<Vec<Agreement>>,
 }
 
-by_name!(ReporterRow: owner, missed, misses, agreements);
+by_name!(ReporterRow: owner, missed, asks, agreements);
+
+/// What other ways to train the model teach a key.
+struct InheritedRow {
+    owner: String,
+    share: i64,
+    missed: i64,
+}
+
+by_name!(InheritedRow: owner, share, missed);
 
 /// What had to make room.
 struct DroppedRow {
@@ -52,6 +61,13 @@ struct DroppedRow {
 
 by_name!(DroppedRow: model_digest, gpu, source, strategy, driver, pytorch);
 
+/// What the names of all ways to train a model are: its digest where how was not looked at, and those from one text up to another.
+pub(super) fn ways_of(way: &str) -> [String; 3] {
+    let model = way.split('/').next().unwrap_or(way);
+    // What comes after a slash.
+    [String::new(), "/".to_owned(), "0".to_owned()].map(|end| format!("{model}{end}"))
+}
+
 /// A share as the table has it. The table takes no other.
 pub(crate) fn share(millionths: i64) -> Share {
     Share(count(millionths))
@@ -61,6 +77,7 @@ impl Row {
     fn learnt(self) -> HeadroomModel {
         HeadroomModel {
             share: share(self.share),
+            inherited: Share(0),
             raised: share(self.raised),
             has_sunk: self.has_sunk,
             halved: self.halved.0,
@@ -106,13 +123,21 @@ pub(super) async fn learn(
         || HeadroomModel::begin(begin.unwrap_or_default()),
         Row::learnt,
     );
+    if !learnt.has_sunk || known.is_none() {
+        let rows = inherited(connection, learning).await?;
+        let most = rows.iter().map(|row| row.share).max();
+        let missed = rows.into_iter();
+        let missed = missed.map(|row| (row.owner, share(row.missed))).collect();
+        let new = known.is_none().then_some(reporter);
+        learnt.inherit(share(most.unwrap_or(0)), &missed, &mut reporters, new);
+    }
     let doubts = &learning.doubts;
-    let before = learnt.of_answers(reporters[reporter].missed, doubts);
+    let before = learnt.of_answers(reporters[reporter].own(), doubts);
     let raised = learnt.raised;
     learnt.take(learning.lesson, doubts, &mut reporters, reporter);
-    let after = learnt.of_answers(reporters[reporter].missed, doubts);
+    let after = learnt.of_answers(reporters[reporter].own(), doubts);
     if learnt.raised > raised {
-        let mut missed = reporters.iter().filter(|one| one.missed > Share(0));
+        let mut missed = reporters.iter().filter(|one| one.asks > Share(0));
         raised_by = if missed.all(|one| one.teller() == teller) {
             teller.to_owned()
         } else {
@@ -147,7 +172,7 @@ pub(super) async fn learn(
                                   WHEN excluded.error_most > learnt.error_most THEN excluded.error_most ELSE learnt.error_most END,
                 peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
                 owner = excluded.owner, halved = excluded.halved",
-        learning.model_digest, learning.model, on.gpu, on.source, on.strategy, on.driver, on.pytorch, share, raised,
+        learning.way, learning.model, on.gpu, on.source, on.strategy, on.driver, on.pytorch, share, raised,
         needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by, halved)?;
     let id: i64 = match id {
         Some(id) => id,
@@ -170,17 +195,34 @@ async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Ro
         "SELECT id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
-        learning.model_digest, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
+        learning.way, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
+}
+
+/// What other ways to train its model on its card teach.
+async fn inherited(
+    connection: &mut Link<'_>,
+    learning: &Learning,
+) -> Result<Vec<InheritedRow>, StoreError> {
+    let (on, way) = (&learning.on, &learning.way);
+    let [model, first, end] = ways_of(way);
+    query!("read what was learnt of other ways to train": fetch_all InheritedRow, connection.on(),
+        "SELECT coalesce(teller.owner, '') AS owner, max(share) AS share, coalesce(max(missed), 0) AS missed
+             FROM learnt LEFT JOIN teller ON teller.learnt = learnt.id
+            WHERE (model_digest = $1 OR (model_digest >= $2 AND model_digest < $3)) AND model_digest <> $4
+              AND gpu = $5 AND source = $6 AND strategy = $7 AND driver = $8 AND pytorch = $9
+            GROUP BY coalesce(teller.owner, '')",
+        model, first, end, way, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
 }
 
 /// What each key has told.
 async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
     let rows = query!("read what keys told": fetch_all ReporterRow, connection.on(),
-        "SELECT owner, missed, misses, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
+        "SELECT owner, missed, asks, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
         missed: share(row.missed),
-        misses: row.misses.0,
+        inherited: Share(0),
+        asks: share(row.asks),
         agreements: row.agreements.0,
     });
     Ok(reporters.collect())
@@ -193,15 +235,15 @@ async fn keep_reporters(
 ) -> Result<(), StoreError> {
     for reporter in reporters {
         let (agreed, needed) = reporter.agreed();
-        let [missed, needed] = [reporter.missed, needed].map(|share| i64::from(share.0));
+        let shares = [reporter.missed, reporter.asks, needed];
+        let [missed, asks, needed] = shares.map(|share| i64::from(share.0));
         let agreements = JsonText::written(&reporter.agreements);
-        let told_misses = JsonText::written(&reporter.misses);
         query!("keep what a key told": execute, connection.on(),
-            "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements, misses) VALUES ($1, $2, $3, $4, $5, $6, $7)
+            "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements, asks) VALUES ($1, $2, $3, $4, $5, $6, $7)
                  ON CONFLICT (learnt, owner) DO UPDATE
                 SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed, agreements = excluded.agreements,
-                    misses = excluded.misses",
-            id, reporter.owner, missed, i64::from(agreed), needed, agreements, told_misses)?;
+                    asks = excluded.asks",
+            id, reporter.owner, missed, i64::from(agreed), needed, agreements, asks)?;
     }
     Ok(())
 }

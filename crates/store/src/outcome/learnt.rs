@@ -4,18 +4,18 @@
 
 use crate::text::by_name;
 use sqlx::types::Json;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::task::yield_now;
 
-use super::learning::{count, share};
+use super::learning::{count, share, ways_of};
 use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
 use crate::{Db, StoreError};
-use batchfit_fit::search::headroom::{Halved, HeadroomModel, of_others};
+use batchfit_fit::search::headroom::{Halved, HeadroomModel, Told, of_others, taught};
 
 /// Rows that are read at once; others are served between.
 const AT_A_TIME: i64 = 500;
@@ -79,85 +79,105 @@ struct Known {
     cards: HashMap<String, OnCard>,
 }
 
+impl Known {
+    /// What is known of such cards.
+    fn on(&self, on: &LearntOn) -> impl Iterator<Item = &OnCard> {
+        let is_any = on.source == "probed" && on.driver.is_empty();
+        let one = if is_any {
+            None
+        } else {
+            self.cards.get(&on.text())
+        };
+        let all = self
+            .cards
+            .iter()
+            .filter(move |(text, _)| is_any && on.is_about(text));
+        one.into_iter().chain(all.map(|(_, card)| card))
+    }
+}
+
 /// What is known of the models of a card.
 #[derive(Debug, Default)]
 struct OnCard {
-    models: HashMap<String, OfModel>,
+    /// By the names of ways to train them.
+    ways: BTreeMap<String, OfWay>,
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
 }
 
-/// What is known of one of them.
+/// What is known of one way to train one of them.
 #[derive(Debug, PartialEq)]
-struct OfModel {
-    learnt: HeadroomModel,
+struct OfWay {
+    told: Told,
     /// The key that raised it most; empty for several, or where none is needed.
     owner: String,
-    /// What the misses of each key ask for, by [`Reporter::owner`](batchfit_fit::search::headroom::Reporter::owner).
-    missed: HashMap<String, Share>,
 }
 
-impl OfModel {
+impl OfWay {
     /// What of it makes answers.
-    fn says(&self) -> (Share, bool, &Halved, &HashMap<String, Share>) {
-        let learnt = &self.learnt;
-        (learnt.share, learnt.has_sunk, &learnt.halved, &self.missed)
+    fn says(&self) -> (Share, bool, &Halved, &BTreeMap<String, (Share, Share)>) {
+        let learnt = &self.told.learnt;
+        (learnt.share, learnt.has_sunk, &learnt.halved, &self.told.by)
     }
 }
 
 impl OnCard {
     fn learn_of_others(&mut self) {
-        let models = self.models.values();
-        self.others = of_others(models.map(|model| (model.learnt.raised, model.owner.as_str())));
+        // Ways to train one model are one that teaches.
+        let mut models: BTreeMap<&str, (Share, &str)> = BTreeMap::new();
+        for (way, of) in &self.ways {
+            let model = way.split('/').next().unwrap_or(way);
+            let most = models.entry(model).or_default();
+            *most = (of.told.learnt.raised, of.owner.as_str()).max(*most);
+        }
+        self.others = of_others(models.into_values());
+    }
+
+    /// What is known of all ways to train a model.
+    fn ways(&self, way: &str) -> impl Iterator<Item = (&String, &OfWay)> {
+        let [model, first, end] = ways_of(way);
+        let alone = self.ways.get_key_value(&model);
+        alone.into_iter().chain(self.ways.range(first..end))
     }
 
     fn calibration(
         &self,
         strategy: &str,
-        model_digest: &str,
+        way: &str,
         owner: &str,
         is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
-        // Where keys are needed, what two of them tell of other models confirms nothing about this one.
-        let of_others = self.others.unwrap_or_default();
-        let model = self.models.get(model_digest);
-        // One that has sunk is known itself.
-        let of_others = match model {
-            Some(model) if model.learnt.has_sunk => Share(0),
-            Some(_) | None => of_others,
+        let known: Vec<&Told> = self.ways(way).map(|(_, of)| &of.told).collect();
+        // Where keys are needed, what two of them tell of other models confirms nothing about this one. One that has sunk is known itself.
+        let of_others = if known.iter().any(|it| it.learnt.has_sunk) {
+            Share(0)
+        } else {
+            self.others.unwrap_or_default()
         };
         let (confirmed, doubted) = if owner.is_empty() {
             (of_others, Share(0))
         } else {
             (Share(0), of_others)
         };
-        let Some(OfModel { learnt, missed, .. }) = model else {
-            return self.others.map(|_| HeadroomCalibration {
-                strategy: strategy.to_owned(),
-                share: confirmed,
-                unconfirmed: doubted,
-                halved: Halved::default(),
-                of: CalibrationSource::Others,
-                outcomes: self.outcomes,
-            });
+        let (of, outcomes) = if known.is_empty() {
+            self.others?;
+            (CalibrationSource::Others, self.outcomes)
+        } else {
+            let outcomes = known.iter().map(|it| it.learnt.outcomes).sum();
+            (CalibrationSource::Itself, outcomes)
         };
-        let [mut own, mut alone] = [Share(0); 2];
-        for (teller, share) in missed {
-            let (key, agent) = teller.split_once('/').unwrap_or((teller, ""));
-            if key != owner {
-                alone = alone.max(*share);
-            } else if is_for_agents || agent.is_empty() {
-                own = own.max(*share);
-            }
-        }
+        let itself = self.ways.get(way).map(|of| &of.told);
+        let (share, alone) = taught(itself, &known, owner, is_for_agents);
         Some(HeadroomCalibration {
             strategy: strategy.to_owned(),
-            share: learnt.of(own).max(confirmed),
+            training: String::new(),
+            limit: None,
+            share: share.max(confirmed),
             unconfirmed: alone.max(doubted),
-            halved: learnt.halved.clone(),
-            of: CalibrationSource::Itself,
-            outcomes: learnt.outcomes,
+            halved: itself.map_or_else(Halved::default, |it| it.learnt.halved.clone()),
+            of,
+            outcomes,
         })
     }
 }
@@ -183,20 +203,21 @@ struct ChangedRow {
 
 by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, halved, agreed, outcomes, misses, changed);
 
-/// What the misses of a key ask for of one that has changed.
+/// What a key has told of one that has changed.
 struct MissedRow {
     changed: i64,
     owner: String,
     missed: i64,
+    asks: i64,
 }
 
-by_name!(MissedRow: changed, owner, missed);
+by_name!(MissedRow: changed, owner, missed, asks);
 
 /// A row that has changed.
 struct Row {
     on: LearntOn,
-    model_digest: String,
-    model: OfModel,
+    way: String,
+    of: OfWay,
     changed: i64,
 }
 
@@ -214,24 +235,24 @@ impl Lessons {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
-            let (learnt, before) = (&row.model.learnt, card.models.remove(&row.model_digest));
-            has_turned |= before.as_ref().map(OfModel::says) != Some(row.model.says());
-            let before = before.map(|before| before.learnt);
+            let (learnt, before) = (&row.of.told.learnt, card.ways.remove(&row.way));
+            has_turned |= before.as_ref().map(OfWay::says) != Some(row.of.says());
+            let before = before.map(|before| before.told.learnt);
             card.outcomes += learnt.outcomes;
             card.outcomes -= before.as_ref().map_or(0, |before| before.outcomes);
             if before.map(|before| before.raised) != Some(learnt.raised) {
                 raised.insert(on);
             }
-            card.models.insert(row.model_digest, row.model);
+            card.ways.insert(row.way, row.of);
         }
         for on in raised {
             if let Some(card) = known.cards.get_mut(&on) {
                 card.learn_of_others();
             }
         }
-        let models: usize = known.cards.values().map(|card| card.models.len()).sum();
+        let ways: usize = known.cards.values().map(|card| card.ways.len()).sum();
         // Other processes have dropped rows.
-        let is_whole = models <= MOST_KNOWN;
+        let is_whole = ways <= MOST_KNOWN;
         if !is_whole {
             *known = Known::default();
         }
@@ -242,14 +263,14 @@ impl Lessons {
         is_whole
     }
 
-    /// Forgets a model on a card: its row was dropped.
-    pub(super) fn forget(&self, on: &LearntOn, model_digest: &str) {
+    /// Forgets a way to train on a card: its row was dropped.
+    pub(super) fn forget(&self, on: &LearntOn, way: &str) {
         let mut known = self.known.write().expect("nothing panics while it is held");
         let Some(card) = known.cards.get_mut(&on.text()) else {
             return;
         };
-        if let Some(model) = card.models.remove(model_digest) {
-            card.outcomes -= model.learnt.outcomes;
+        if let Some(of) = card.ways.remove(way) {
+            card.outcomes -= of.told.learnt.outcomes;
             card.learn_of_others();
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
@@ -261,22 +282,19 @@ impl Lessons {
         known.cards.is_empty()
     }
 
-    /// What it teaches this key about one model. One of which nothing is known learns from others. What followed answers of agents counts
-    /// for its own requests where agents answer them.
+    /// What it teaches this key about one way to train. A model of which nothing is known learns from others. What followed answers of
+    /// agents counts for its own requests where agents answer them.
     pub(crate) fn calibration(
         &self,
         on: &LearntOn,
-        model_digest: &str,
+        way: &str,
         owner: &str,
         is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
         let known = self.known.read().expect("nothing panics while it is held");
-        let of = |card: &OnCard| card.calibration(&on.strategy, model_digest, owner, is_for_agents);
-        if on.source != "probed" || !on.driver.is_empty() {
-            return known.cards.get(&on.text()).and_then(of);
-        }
-        let cards = known.cards.iter().filter(|(text, _)| on.is_about(text));
-        let taught = cards.filter_map(|(_, card)| of(card));
+        let cards = known.on(on);
+        let taught =
+            cards.filter_map(|card| card.calibration(&on.strategy, way, owner, is_for_agents));
         // What one key says of a driver does not undo what is known of another one.
         taught.reduce(|one, other| {
             let unconfirmed = one.unconfirmed.max(other.unconfirmed);
@@ -287,6 +305,17 @@ impl Lessons {
                 ..most.expect("two are there")
             }
         })
+    }
+
+    /// Below which limits something is known of this way to train a model: their binary logarithms.
+    fn limits(&self, on: &LearntOn, way: &str) -> BTreeSet<u32> {
+        let known = self.known.read().expect("nothing panics while it is held");
+        let below =
+            |(name, _): (&String, _)| name.strip_prefix(way)?.strip_prefix('/')?.parse().ok();
+        let cards = known.on(on);
+        cards
+            .flat_map(|card| card.ways(way).filter_map(below))
+            .collect()
     }
 
     fn last_change(&self) -> i64 {
@@ -328,12 +357,12 @@ impl Db {
         let last = rows.last().map_or(changed, |row| row.changed);
         // What changed meanwhile is read after this.
         let keys = query!("read what keys told": fetch_all MissedRow, self.pool.on(),
-            "SELECT changed, teller.owner, missed FROM teller JOIN learnt ON learnt.id = teller.learnt
-              WHERE changed > $1 AND changed <= $2 AND missed > 0", changed, last)?;
-        let mut missed: HashMap<i64, HashMap<String, Share>> = HashMap::new();
+            "SELECT changed, teller.owner, missed, asks FROM teller JOIN learnt ON learnt.id = teller.learnt
+              WHERE changed > $1 AND changed <= $2", changed, last)?;
+        let mut told: HashMap<i64, BTreeMap<String, (Share, Share)>> = HashMap::new();
         for key in keys {
-            let of_row = missed.entry(key.changed).or_default();
-            of_row.insert(key.owner, share(key.missed));
+            let of_row = told.entry(key.changed).or_default();
+            of_row.insert(key.owner, (share(key.missed), share(key.asks)));
         }
         let rows = rows.into_iter().map(|row| Row {
             on: LearntOn {
@@ -343,35 +372,62 @@ impl Db {
                 driver: row.driver,
                 pytorch: row.pytorch,
             },
-            model_digest: row.model_digest,
-            model: OfModel {
-                learnt: HeadroomModel {
-                    share: share(row.share),
-                    raised: share(row.raised),
-                    has_sunk: row.has_sunk,
-                    halved: row.halved.0,
-                    agreed: count(row.agreed),
-                    outcomes: row.outcomes.unsigned_abs(),
-                    misses: row.misses.unsigned_abs(),
+            way: row.model_digest,
+            of: OfWay {
+                told: Told {
+                    learnt: HeadroomModel {
+                        share: share(row.share),
+                        inherited: Share(0),
+                        raised: share(row.raised),
+                        has_sunk: row.has_sunk,
+                        halved: row.halved.0,
+                        agreed: count(row.agreed),
+                        outcomes: row.outcomes.unsigned_abs(),
+                        misses: row.misses.unsigned_abs(),
+                    },
+                    by: told.remove(&row.changed).unwrap_or_default(),
                 },
                 owner: row.owner,
-                missed: missed.remove(&row.changed).unwrap_or_default(),
             },
             changed: row.changed,
         });
         Ok(rows.collect())
     }
 
-    /// What outcomes teach this key about answers for this model, as it was last read.
-    pub fn calibration(
+    /// What outcomes teach this key about answers for a model and, where it says that, a way to train it, as it was last read: below limits
+    /// of which something is known, and at last below others.
+    pub fn calibrations(
         &self,
         on: &LearntOn,
-        model_digest: &str,
-        owner: &str,
-        is_for_agents: bool,
-    ) -> Option<HeadroomCalibration> {
-        self.lessons
-            .calibration(on, model_digest, owner, is_for_agents)
+        model: &str,
+        training: &str,
+        (owner, is_for_agents): (&str, bool),
+    ) -> Vec<HeadroomCalibration> {
+        let way = match training {
+            "" => model.to_owned(),
+            training => format!("{model}/{training}"),
+        };
+        let limits = if training.is_empty() {
+            BTreeSet::new()
+        } else {
+            self.lessons.limits(on, &way)
+        };
+        let below = |limit: Option<u32>| {
+            let way = limit.map_or_else(|| way.clone(), |limit| format!("{way}/{limit}"));
+            let taught = self.lessons.calibration(on, &way, owner, is_for_agents)?;
+            let training = training.to_owned();
+            Some(HeadroomCalibration {
+                training,
+                limit,
+                ..taught
+            })
+        };
+        limits
+            .into_iter()
+            .map(Some)
+            .chain([None])
+            .filter_map(below)
+            .collect()
     }
 
     /// How often what was read would have made an answer another one: who keeps answers compares it.

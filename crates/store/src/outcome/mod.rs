@@ -53,12 +53,15 @@ pub struct Learning {
     pub lesson: Sample,
     /// What answers it is about.
     pub on: LearntOn,
-    /// Of which model.
-    pub model_digest: String,
-    /// What a person calls that.
+    /// Of which model, trained how: [`way`](batchfit_fit::search::headroom::way), or the model's digest alone where an earlier version
+    /// answered.
+    pub way: String,
+    /// What a person calls the model.
     pub model: String,
     /// What the answer leaves free by itself.
     pub doubts: Doubts,
+    /// What it left free in all.
+    pub headroom: Share,
     /// What it left free because of other models, where nothing was learnt before: where keys are needed that confirms nothing.
     pub of_others: Share,
     /// How far the peak was above the predicted one, in millionths of that, where that was compared.
@@ -170,8 +173,8 @@ impl Db {
         let mut transaction = self.pool.begin_alone("begin to keep an outcome").await?;
         let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
         transaction.commit("commit an outcome").await?;
-        for (on, model_digest) in &dropped {
-            self.lessons.forget(on, model_digest);
+        for (on, way) in &dropped {
+            self.lessons.forget(on, way);
         }
         // The next reader reads it where this cannot.
         let _ = self.read_learnt().await;
@@ -203,12 +206,18 @@ impl Db {
         after: Option<i64>,
         limit: i64,
     ) -> Result<Vec<StoredLearnt>, StoreError> {
+        // A line for all ways to train a model.
         query!("list what was learnt": fetch_all StoredLearnt, self.pool.on(),
-            "SELECT id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes,
-                      misses, refused, peaks, error_sum, error_most, updated_at
+            "SELECT min(id) AS id, min(model) AS model, gpu, source, strategy, driver, pytorch, max(share) AS share,
+                      max(CASE WHEN has_sunk THEN 1 ELSE 0 END) = 1 AS has_sunk, max(agreed) AS agreed,
+                      CAST(sum(outcomes) AS BIGINT) AS outcomes, CAST(sum(misses) AS BIGINT) AS misses,
+                      CAST(sum(refused) AS BIGINT) AS refused, CAST(sum(peaks) AS BIGINT) AS peaks,
+                      CAST(sum(error_sum) AS BIGINT) AS error_sum, max(error_most) AS error_most, max(updated_at) AS updated_at
                  FROM learnt
-                WHERE ($1 IS NULL OR gpu = $1) AND ($2 IS NULL OR id > $2)
-                ORDER BY id LIMIT $3", gpu, after, limit)
+                WHERE ($1 IS NULL OR gpu = $1)
+                GROUP BY substr(model_digest, 1, 16), gpu, source, strategy, driver, pytorch
+               HAVING ($2 IS NULL OR min(id) > $2)
+                ORDER BY min(id) LIMIT $3", gpu, after, limit)
     }
 
     /// What was learnt in all.
@@ -247,7 +256,7 @@ by_name!(Followed: number, answered_by);
 /// What came of a transaction.
 struct Added {
     kept: OutcomeKept,
-    /// What had to make room: a model on a card.
+    /// What had to make room: a way to train on a card.
     dropped: Vec<(LearntOn, String)>,
 }
 
@@ -292,8 +301,17 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
             owner if answered_by.is_empty() || answered_by == owner => owner.to_owned(),
             owner => format!("{owner}/{answered_by}"),
         };
+        // Which doubts an agent has is its word.
+        let mut doubts = learning.doubts.clone();
+        if !answered_by.is_empty() {
+            doubts = doubts.within(learning.headroom);
+        }
+        let learning = Learning {
+            doubts,
+            ..learning.clone()
+        };
         let ([before, after], dropped) =
-            learn(connection, learning, &owner, new.created_at).await?;
+            learn(connection, &learning, &owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
         query!("count an outcome": execute, connection.on(), "UPDATE outcome_count SET doubted = doubted + 1")?;

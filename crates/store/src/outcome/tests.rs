@@ -3,7 +3,7 @@
 use super::*;
 use crate::database::test_database::{DatabaseLocation, TestDatabase};
 use crate::fit::Attempt;
-use crate::model::CalibrationSource;
+use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Bytes;
 use batchfit_fit::search::ask_tell::Outcome;
 use batchfit_fit::search::headroom::{Doubt, Halved};
@@ -40,9 +40,10 @@ fn new_outcome(model: &str, learning: Result<Sample, RejectReason>) -> NewOutcom
         learning: learning.map(|lesson| Learning {
             lesson,
             on: card(),
-            model_digest: model.to_owned(),
+            way: model.to_owned(),
             model: "mine".to_owned(),
             doubts: doubts(),
+            headroom: Share(15_000),
             of_others: Share(0),
             error: Some(1_000),
         }),
@@ -50,6 +51,17 @@ fn new_outcome(model: &str, learning: Result<Sample, RejectReason>) -> NewOutcom
         named: None,
         created_at: Time(7),
     }
+}
+
+/// What is taught of a model, whatever the way to train.
+fn calibration(
+    db: &Db,
+    on: &LearntOn,
+    model: &str,
+    owner: &str,
+    is_for_agents: bool,
+) -> Option<HeadroomCalibration> {
+    db.calibrations(on, model, "", (owner, is_for_agents)).pop()
 }
 
 /// What answers about a card keep free that was not measured.
@@ -64,7 +76,7 @@ const AGREES: Result<Sample, RejectReason> = Ok(Sample::Needs(Share(0)));
 #[tokio::test]
 async fn a_sample_changes_the_headroom_of_the_next_answer() {
     let db = in_memory(1).await;
-    assert_eq!(db.calibration(&card(), "a", "", false), None);
+    assert_eq!(calibration(&db, &card(), "a", "", false), None);
     let turns = db.learnt_turns();
 
     let OutcomeKept::New(kept) = db.add_outcome(&new_outcome("a", MISS)).await.unwrap() else {
@@ -75,7 +87,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
         (kept.headroom_before, kept.headroom_after),
         (Some(15_000), Some(36_000))
     );
-    let taught = db.calibration(&card(), "a", "", false).unwrap();
+    let taught = calibration(&db, &card(), "a", "", false).unwrap();
     assert_eq!((taught.share, taught.halved.kinds()), (Share(36_000), 0));
     assert_eq!((taught.of, taught.outcomes), (CalibrationSource::Itself, 1));
     assert_ne!(db.learnt_turns(), turns);
@@ -87,7 +99,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
     assert_eq!(db.learnt_turns(), turns);
     db.add_outcome(&new_outcome("a", AGREES)).await.unwrap();
     assert_ne!(db.learnt_turns(), turns);
-    let taught = db.calibration(&card(), "a", "", false).unwrap();
+    let taught = calibration(&db, &card(), "a", "", false).unwrap();
     assert!(taught.share < Share(36_000));
     assert_eq!(taught.halved.kept(&doubts()), Share(7_500));
     let [row] = db
@@ -102,7 +114,7 @@ async fn a_sample_changes_the_headroom_of_the_next_answer() {
 
 /// The headroom of a key, and what is unconfirmed of it.
 fn taught(db: &TestDatabase, model: &str, owner: &str) -> Option<(u32, u32)> {
-    let taught = db.calibration(&card(), model, owner, false);
+    let taught = calibration(db, &card(), model, owner, false);
     taught.map(|taught| (taught.share.0, taught.unconfirmed.0))
 }
 
@@ -168,14 +180,17 @@ async fn what_keys_tell_of_answers_of_an_agent_is_the_word_of_its_key() {
 
     for owner in ["one", "two", "liar"] {
         let owner = owner.to_owned();
-        let new = new_outcome("a", MISS);
+        let mut new = new_outcome("a", MISS);
+        // Doubts that it did not keep anything for hide no miss.
+        let told = new.learning.as_mut().unwrap();
+        told.doubts = [(Doubt::Driver, Share::ALL)].into_iter().collect();
         db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
     }
 
     assert_eq!(taught(&db, "a", "third"), Some((5_000, 36_000)));
     // Its own word counts for each, where agents answer.
     assert_eq!(taught(&db, "a", "one"), Some((5_000, 36_000)));
-    let own = db.calibration(&card(), "a", "one", true).unwrap();
+    let own = calibration(&db, &card(), "a", "one", true).unwrap();
     assert_eq!(own.share, Share(36_000));
 }
 
@@ -183,11 +198,11 @@ async fn what_keys_tell_of_answers_of_an_agent_is_the_word_of_its_key() {
 async fn other_models_learn_from_two_and_other_cards_from_none() {
     let db = in_memory(1).await;
     db.add_outcome(&new_outcome("a", MISS)).await.unwrap();
-    assert_eq!(db.calibration(&card(), "c", "", false), None);
+    assert_eq!(calibration(&db, &card(), "c", "", false), None);
 
     db.add_outcome(&new_outcome("b", MISS)).await.unwrap();
 
-    let taught = db.calibration(&card(), "c", "", false).unwrap();
+    let taught = calibration(&db, &card(), "c", "", false).unwrap();
     assert_eq!(
         (taught.share, taught.of),
         (Share(36_000), CalibrationSource::Others)
@@ -196,7 +211,7 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
     let mut agrees = new_outcome("c", AGREES);
     agrees.learning.as_mut().unwrap().of_others = taught.share;
     db.add_outcome(&agrees).await.unwrap();
-    let own = db.calibration(&card(), "c", "", false).unwrap();
+    let own = calibration(&db, &card(), "c", "", false).unwrap();
     assert_eq!(
         (own.share, own.of),
         (Share(36_000), CalibrationSource::Itself)
@@ -205,7 +220,7 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
         gpu: "NVIDIA L4".to_owned(),
         ..card()
     };
-    assert_eq!(db.calibration(&elsewhere, "a", "", false), None);
+    assert_eq!(calibration(&db, &elsewhere, "a", "", false), None);
 }
 
 #[tokio::test]
@@ -222,7 +237,7 @@ async fn doubted_outcomes_are_kept_and_teach_nothing() {
     };
     assert_eq!(kept.doubt.as_deref(), Some("no_peak"));
     assert_eq!(kept.headroom_after, None);
-    assert_eq!(db.calibration(&card(), "a", "", false), None);
+    assert_eq!(calibration(&db, &card(), "a", "", false), None);
     let count = db.learnt_count().await.unwrap();
     assert_eq!((count.outcomes, count.doubted), (0, 1));
 }
@@ -319,7 +334,7 @@ async fn outcomes_are_listed_newest_first_and_bounded() {
         .await
         .unwrap();
     assert_eq!(db.outcomes("answer1", None, 9).await.unwrap(), []);
-    assert!(db.calibration(&card(), "a", "", false).is_some());
+    assert!(calibration(&db, &card(), "a", "", false).is_some());
 }
 
 /// As much as is kept; what a liar told is that from this number on.
@@ -342,9 +357,9 @@ async fn with_most_learnt(lied_from: i64) -> TestDatabase {
 async fn what_was_learnt_longest_ago_makes_room() {
     let db = with_most_learnt(learning::MOST_LEARNT + 1).await;
     db.read_learnt().await.unwrap();
-    let by = |model: &str| db.calibration(&card(), model, "", false).unwrap().of;
+    let by = |model: &str| calibration(&db, &card(), model, "", false).unwrap().of;
     assert_eq!(by("m1"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown", "", false).unwrap();
+    let others = calibration(&db, &card(), "unknown", "", false).unwrap();
     assert_eq!(
         (others.of, others.outcomes),
         (CalibrationSource::Others, 10_000)
@@ -355,7 +370,7 @@ async fn what_was_learnt_longest_ago_makes_room() {
     assert_eq!(by("m1"), CalibrationSource::Others);
     assert_eq!(by("m2"), CalibrationSource::Itself);
     assert_eq!(by("a"), CalibrationSource::Itself);
-    let others = db.calibration(&card(), "unknown", "", false).unwrap();
+    let others = calibration(&db, &card(), "unknown", "", false).unwrap();
     assert_eq!(others.outcomes, 10_000);
     assert_eq!(db.learnt_count().await.unwrap().models, 10_000);
 }
@@ -371,7 +386,7 @@ async fn what_one_key_tells_pushes_out_its_own() {
     let new = new_outcome("a", MISS);
     db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
 
-    let known = |model: &str| db.calibration(&card(), model, "", false).unwrap().of;
+    let known = |model: &str| calibration(&db, &card(), model, "", false).unwrap().of;
     assert_eq!(known("m1"), CalibrationSource::Itself);
     assert_eq!(known("m6001"), CalibrationSource::Itself);
     assert_eq!(known("m6002"), CalibrationSource::Others);
@@ -391,7 +406,7 @@ async fn a_kind_of_card_learns_from_machines_with_any_driver() {
         outcome.learning.as_mut().unwrap().on = on(driver);
         db.add_outcome(&outcome).await.unwrap();
     }
-    let of = |on: &LearntOn| db.calibration(on, "a", "", true).map(|it| it.share);
+    let of = |on: &LearntOn| calibration(&db, on, "a", "", true).map(|it| it.share);
 
     assert_eq!(of(&on("580.95.5")), Some(Share(5_000)));
     assert_eq!(of(&on("")), Some(Share(36_000)));
@@ -409,7 +424,7 @@ async fn a_kind_of_card_learns_from_machines_with_any_driver() {
     lie.learning.as_mut().unwrap().on = on("liar");
     lie.owner = "liar".to_owned();
     db.add_outcome(&lie).await.unwrap();
-    let taught = db.calibration(&on(""), "b", "victim", true).unwrap();
+    let taught = calibration(&db, &on(""), "b", "victim", true).unwrap();
     assert_eq!((taught.share, taught.halved.kinds()), (Share(5_000), 1));
     assert!(taught.unconfirmed > Share(5_000), "{taught:?}");
 }
@@ -424,11 +439,46 @@ async fn what_another_process_learnt_is_noticed() {
     there.add_outcome(&new_outcome("a", MISS)).await.unwrap();
     here.add_outcome(&new_outcome("b", AGREES)).await.unwrap();
 
-    let taught = here.calibration(&card(), "a", "", false).unwrap();
+    let taught = calibration(&here, &card(), "a", "", false).unwrap();
     assert_eq!(taught.share, Share(36_000));
     there.read_learnt().await.unwrap();
     assert_eq!(
-        there.calibration(&card(), "b", "", false).unwrap().share,
+        calibration(&there, &card(), "b", "", false).unwrap().share,
         Share(5_000)
     );
+}
+
+#[tokio::test]
+async fn what_was_learnt_is_of_the_way_to_train_and_its_limit() {
+    let db = in_memory(1).await;
+    let tell = async |way: &str, lesson: &Result<Sample, RejectReason>, times: usize| {
+        for _ in 0..times {
+            db.add_outcome(&new_outcome(way, *lesson)).await.unwrap();
+        }
+    };
+    tell("0123456789abcdef/fp32/30", &MISS, 1).await;
+    tell("0123456789abcdef/fp32/34", &AGREES, 200).await;
+    tell("0123456789abcdef/bf16/30", &AGREES, 1).await;
+
+    let of = |training: &str| {
+        let taught = db.calibrations(&card(), "0123456789abcdef", training, ("", false));
+        let taught = taught.into_iter().map(|it| (it.limit, it.share.0));
+        taught.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of("fp32"),
+        [(Some(30), 36_000), (Some(34), 5_000), (None, 36_000)]
+    );
+    assert_eq!(of("bf16"), [(Some(30), 36_000), (None, 36_000)]);
+    assert_eq!(of("fp64"), [(None, 36_000)]);
+    // They are one model of two.
+    assert_eq!(calibration(&db, &card(), "b", "", false), None);
+    let rows = db.learnt_rows(None, None, 9).await.unwrap();
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| (row.share, row.has_sunk, row.outcomes))
+        .collect();
+    assert_eq!(rows, [(36_000, true, 202)]);
+    tell("0123456789abcdef/fp32/30", &AGREES, 200).await;
+    assert_eq!(of("fp64"), [(None, 5_000)]);
 }

@@ -6,7 +6,7 @@ macro_rules! each_column {
         $with! {
             texts: [
                 model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
-                strategy, pytorch, rules, model_digest
+                strategy, pytorch, rules, model_digest, training
             ],
             optional: [optimizer, optimizer_impl, speed_from, driver, cudnn],
             numbers: [
@@ -127,6 +127,9 @@ pub struct StoredRecommendation {
     /// The model itself, however it was described: the beginning of a digest.
     #[serde(skip)]
     pub model_digest: String,
+    /// How it trains, as a digest: [`Request::training_digest`](crate::model::Request::training_digest); empty in answers of earlier versions.
+    #[serde(skip)]
+    pub training: String,
     /// The rules by which batchfit answered; empty in answers of earlier versions.
     #[serde(skip)]
     pub rules: String,
@@ -187,12 +190,12 @@ impl StoredRecommendation {
                 query!(execute, connection.on(), "INSERT INTO recommendation (
                  id, fit_id, created_at, headroom_millionths, headroom_from, headroom_outcomes, doubts,
                  model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
-                 strategy, pytorch, rules, model_digest, optimizer, optimizer_impl, speed_from, driver, cudnn,
+                 strategy, pytorch, rules, model_digest, training, optimizer, optimizer_impl, speed_from, driver, cudnn,
                  rank, limit_bytes, world_size, micro_batch, accumulation_steps, global_batch, max_batch, max_batch_without_retries,
                  peak_allocated_bytes, peak_reserved_bytes, headroom_bytes,
                  step_ms, optimizer_step_ms, samples_per_second, pareto)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-                     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42)",
+                     $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43)",
                     self.id, self.fit_id, self.created_at, millionths, from, outcomes, doubts
                     $(, self.$text)* $(, self.$optional)* $(, self.$number)* $(, self.$other)*)
             };

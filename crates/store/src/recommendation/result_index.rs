@@ -254,7 +254,7 @@ impl Db {
                       limited_by, evidence, samples_per_second, step_ms, optimizer_step_ms, speed_from,
                       pareto, objective, batchfit_version, created_at, strategy,
                       driver, cudnn, pytorch, rules, headroom_millionths, headroom_from,
-                      headroom_outcomes, doubts, model_digest
+                      headroom_outcomes, doubts, model_digest, training
                  FROM recommendation WHERE number > $1 ORDER BY number LIMIT $2", number, AT_A_TIME)?;
         Ok(rows
             .into_iter()

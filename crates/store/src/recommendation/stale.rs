@@ -14,7 +14,7 @@ use crate::Db;
 use crate::model::{CalibrationSource, ENGINE_DIGEST, PYTORCH};
 use crate::outcome::{LearntOn, Lessons};
 use crate::units::{Bytes, Share};
-use batchfit_fit::search::headroom::{Doubts, training};
+use batchfit_fit::search::headroom::{Doubts, way};
 
 /// Why an answer is out of date.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -148,7 +148,7 @@ fn headroom(row: &StoredRecommendation, lessons: &Lessons, reader: &str) -> Opti
     }
     let is_for_agents = !is_simulation(&row.device);
     let on = row.learnt_on();
-    let taught = lessons.calibration(&on, &row.model_digest, reader, is_for_agents)?;
+    let taught = lessons.calibration(&on, &row.way(), reader, is_for_agents)?;
     let kept = taught.halved.kept(&row.doubts());
     let (was, now) = (headroom.share, taught.share.max(kept));
     let is_more = was > now.max(taught.unconfirmed);
@@ -166,11 +166,16 @@ impl StoredRecommendation {
     /// What it keeps free by itself, by what trainings that follow it teach.
     pub fn doubts(&self) -> Doubts {
         let doubts = self.headroom.as_ref().map(|it| it.doubts.clone());
-        let optimizer = self.optimizer.as_deref();
-        let training = training(&self.precision, optimizer, &self.checkpointing, &self.mode);
-        doubts
-            .unwrap_or_default()
-            .of(training, Bytes(self.limit_bytes.unsigned_abs()))
+        doubts.unwrap_or_default()
+    }
+
+    /// What trainings that follow it teach about.
+    pub fn way(&self) -> String {
+        let limit = Bytes(self.limit_bytes.unsigned_abs());
+        if self.training.is_empty() {
+            return self.model_digest.clone();
+        }
+        way(&self.model_digest, &self.training, limit)
     }
 
     /// What it is wrong by alike with others.

@@ -237,6 +237,7 @@ fn row(number: u32, gpu: &str, limit_bytes: i64) -> StoredRecommendation {
         created_at: Time(i64::from(number)),
         stale: None,
         model_digest: "00ff".to_owned(),
+        training: "0123456789abcdef".to_owned(),
         rules: ENGINE_DIGEST.to_owned(),
     }
 }

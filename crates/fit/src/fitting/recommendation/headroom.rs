@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use crate::graph::{Graph, Lifetimes};
-use crate::model::{CalibrationSource, HeadroomCalibration, Mode, Request, Variant, strategy};
+use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
-use crate::search::headroom::{Doubt, Doubts, training};
+use crate::search::headroom::{Doubt, Doubts};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
 
@@ -175,12 +175,8 @@ fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
 /// How much of `limit` is left free for each.
 fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
     let share = |it: &Uncertainty| Share::of(headroom(&[*it], limit), limit);
-    let doubts: Doubts = uncertainties
-        .iter()
-        .map(|it| (it.doubt(), share(it)))
-        .collect();
-    // How is trained was looked at when its lessons were taken.
-    doubts.of(String::new(), limit)
+    let doubts = uncertainties.iter().map(|it| (it.doubt(), share(it)));
+    doubts.collect()
 }
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
@@ -206,8 +202,9 @@ pub(in crate::fitting) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
-    /// Outcomes, where they ask for more, or have shown that less is enough for such doubts.
-    Learnt(Arc<HeadroomCalibration>),
+    /// Outcomes, where they ask for more, or have shown that less is enough for such doubts: one for each limit of which something is known,
+    /// and one for all others.
+    Learnt(Arc<[HeadroomCalibration]>),
     /// The request.
     Asked(Share),
 }
@@ -219,39 +216,52 @@ impl VariantHeadroom {
             return VariantHeadroom::Asked(asked);
         }
         let named = strategy(&variant.parallel);
-        let calibration = request
+        let training = request.training_digest(variant);
+        let is_of = |it: &&HeadroomCalibration| {
+            it.strategy == named && (it.training.is_empty() || it.training == training)
+        };
+        let all: Arc<[_]> = request
             .calibration()
             .iter()
-            .find(|calibration| calibration.strategy == named);
-        calibration.map_or(VariantHeadroom::ByDoubts, |calibration| {
-            let said = |name: &'static str| if variant.recorded { "recorded" } else { name };
-            let optimizer = (variant.mode == Mode::Train).then(|| said(variant.optimizer.name()));
-            let training = training(
-                said(variant.precision.name()),
-                optimizer,
-                said(variant.checkpointing.name()),
-                variant.mode.name(),
-            );
-            VariantHeadroom::Learnt(Arc::new(HeadroomCalibration {
-                halved: calibration.halved.of(&training),
-                ..calibration.clone()
-            }))
-        })
+            .filter(is_of)
+            .cloned()
+            .collect();
+        if all.is_empty() {
+            VariantHeadroom::ByDoubts
+        } else {
+            VariantHeadroom::Learnt(all)
+        }
     }
 
-    /// The same of an answer that leaves so much for what one other key alone asks for, up to all of that; `None` where none asks
-    /// for more.
-    pub(in crate::fitting) fn with_unconfirmed(mut self, left: Share) -> Option<VariantHeadroom> {
-        match &mut self {
-            VariantHeadroom::Learnt(learnt) if learnt.unconfirmed > learnt.share => {
-                let learnt = Arc::make_mut(learnt);
-                learnt.share = left.clamp(learnt.share, learnt.unconfirmed);
-                Some(self)
-            }
-            VariantHeadroom::Learnt(_) | VariantHeadroom::ByDoubts | VariantHeadroom::Asked(_) => {
-                None
-            }
-        }
+    /// What was learnt below this limit.
+    fn learnt(&self, limit: Bytes) -> Option<&HeadroomCalibration> {
+        let VariantHeadroom::Learnt(all) = self else {
+            return None;
+        };
+        let near = all
+            .iter()
+            .find(|it| it.limit.is_some() && it.limit == limit.0.checked_ilog2());
+        near.or_else(|| all.iter().find(|it| it.limit.is_none()))
+    }
+
+    /// The same of an answer below `limit` that leaves so much for what one other key alone asks for, up to all of that; `None` where none
+    /// asks for more.
+    pub(in crate::fitting) fn with_unconfirmed(
+        &self,
+        left: Share,
+        limit: Bytes,
+    ) -> Option<VariantHeadroom> {
+        let learnt = self.learnt(limit)?;
+        let share = left.clamp(learnt.share, learnt.unconfirmed.max(learnt.share));
+        (learnt.unconfirmed > learnt.share).then(|| {
+            let limit = None;
+            let asked = HeadroomCalibration {
+                limit,
+                share,
+                ..learnt.clone()
+            };
+            VariantHeadroom::Learnt([asked].into())
+        })
     }
 
     /// The headroom below `limit`.
@@ -260,11 +270,11 @@ impl VariantHeadroom {
         match self {
             VariantHeadroom::ByDoubts => doubted,
             VariantHeadroom::Asked(share) => share.bytes(limit),
-            VariantHeadroom::Learnt(learnt) => {
+            VariantHeadroom::Learnt(_) => self.learnt(limit).map_or(doubted, |learnt| {
                 let times = learnt.halved.times(&doubts(uncertainties, limit));
                 let kept = doubted.0.checked_shr(times).unwrap_or(0);
                 learnt.share.bytes(limit).max(Bytes(kept))
-            }
+            }),
         }
     }
 
@@ -275,10 +285,10 @@ impl VariantHeadroom {
         limit: Bytes,
     ) -> Headroom {
         let doubts = doubts(uncertainties, limit);
-        let (share, from, outcomes) = match self {
-            VariantHeadroom::ByDoubts => (doubts.total(), HeadroomFrom::Default, 0),
-            VariantHeadroom::Asked(share) => (*share, HeadroomFrom::Asked, 0),
-            VariantHeadroom::Learnt(learnt) => {
+        let (share, from, outcomes) = match (self, self.learnt(limit)) {
+            (VariantHeadroom::Asked(share), _) => (*share, HeadroomFrom::Asked, 0),
+            (_, None) => (doubts.total(), HeadroomFrom::Default, 0),
+            (_, Some(learnt)) => {
                 let kept = learnt.halved.kept(&doubts);
                 let from = match learnt.of {
                     _ if kept == doubts.total() && kept > learnt.share => HeadroomFrom::Default,
@@ -343,140 +353,4 @@ fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> St
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::assumed::Assumed;
-    use super::*;
-    use crate::graph::{Builder, Content, UntracedFunction};
-    use crate::search::headroom::Halved;
-    use crate::shape::DType;
-    use crate::shape::Extent;
-
-    #[test]
-    fn estimated_workspaces_keep_free_what_they_may_be_short_by() {
-        let limit = Bytes(1000);
-        let without = headroom(&[Uncertainty::Driver], limit);
-        let with = headroom(
-            &[Uncertainty::Driver, Uncertainty::Workspaces(Bytes(70))],
-            limit,
-        );
-
-        assert_eq!(with, without + Bytes(70));
-        let [much, more] =
-            [500, 5000].map(|bytes| headroom(&[Uncertainty::Workspaces(Bytes(bytes))], limit));
-        assert_eq!([much, more], [Bytes(100); 2]);
-        let measured = headroom(&[Uncertainty::GroupedVolumes], limit);
-        assert_eq!(measured, Bytes(120));
-    }
-
-    #[test]
-    fn a_function_that_was_not_traced_is_a_doubt() {
-        let mut builder = Builder::new("Net");
-        let x = builder.input("x", DType::Float32, Vec::new(), Content::Normal);
-        let mut graph = builder.finish(x, x);
-        assert!(!of_graph(&graph).contains(&Uncertainty::Functions));
-
-        graph.untraced_functions.push(UntracedFunction {
-            name: "Swish".into(),
-            reason: "it branches on values".into(),
-        });
-
-        assert!(of_graph(&graph).contains(&Uncertainty::Functions));
-    }
-
-    #[test]
-    fn operands_and_results_of_assumed_operators_are_counted() {
-        let mut builder = Builder::new("Model");
-        let shape = vec![Extent::BATCH, Extent::fixed(10)];
-        let x = builder.input("x", DType::Float32, shape.clone(), Content::Normal);
-        let op = crate::ops::Opaque {
-            results: vec![(DType::Float32, shape)],
-        };
-        let y = builder.apply(Builder::ROOT, "y", op, &[x]).unwrap();
-        let graph = builder.finish(y, y);
-
-        let assumed = Assumed::of(&graph);
-
-        assert_eq!(
-            assumed.at(8),
-            Some(Uncertainty::Assumed(Bytes(2 * 8 * 10 * 4)))
-        );
-        assert_eq!(Assumed::default().at(8), None);
-    }
-
-    const LIMIT: Bytes = Bytes(1_000_000);
-    const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];
-
-    /// So much at the least, after what these doubts keep was halved so often.
-    fn calibration(millionths: u32, times: usize) -> VariantHeadroom {
-        let mut halved = Halved::default();
-        (0..times).for_each(|_| halved.halve(&doubts(&DOUBTS, LIMIT)));
-        VariantHeadroom::Learnt(Arc::new(HeadroomCalibration {
-            strategy: "none".to_owned(),
-            share: Share(millionths),
-            unconfirmed: Share(0),
-            halved,
-            of: CalibrationSource::Itself,
-            outcomes: 3,
-        }))
-    }
-
-    #[test]
-    fn what_was_learnt_adds_and_halves_the_doubts_that_it_is_about() {
-        let of = |headroom: &VariantHeadroom, doubts: &[Uncertainty]| {
-            let document = headroom.document(doubts, LIMIT);
-            (headroom.bytes(doubts, LIMIT).0, document.from)
-        };
-        let headroom = |headroom: VariantHeadroom| of(&headroom, &DOUBTS);
-
-        assert_eq!(
-            headroom(VariantHeadroom::ByDoubts),
-            (15_000, HeadroomFrom::Default)
-        );
-        assert_eq!(
-            headroom(calibration(30_000, 0)),
-            (30_000, HeadroomFrom::Learnt)
-        );
-        assert_eq!(
-            headroom(calibration(9_000, 0)),
-            (15_000, HeadroomFrom::Default)
-        );
-        assert_eq!(
-            headroom(calibration(5_000, 1)),
-            (7_500, HeadroomFrom::Learnt)
-        );
-        assert_eq!(
-            headroom(calibration(5_000, 9)),
-            (5_000, HeadroomFrom::Learnt)
-        );
-        // An answer that doubts something else, too, or much more, keeps all of it.
-        for (more, left) in [
-            (Uncertainty::Workspaces(Bytes(100_000)), 115_000),
-            (Uncertainty::Assumed(Bytes(2_000)), 17_000),
-            (Uncertainty::Extrapolated(Bytes(16_000)), 17_000),
-            (Uncertainty::Far(1), 17_500),
-            (Uncertainty::Short(Bytes(1)), 15_001),
-            (Uncertainty::Driver, 20_000),
-        ] {
-            let found = of(&calibration(5_000, 9), &[DOUBTS[0], DOUBTS[1], more]);
-            assert_eq!(found, (left, HeadroomFrom::Default), "{more:?}");
-        }
-        assert_eq!(
-            headroom(VariantHeadroom::Asked(Share(1_000))),
-            (1_000, HeadroomFrom::Asked)
-        );
-        assert_eq!(
-            headroom(VariantHeadroom::Asked(Share(0))),
-            (0, HeadroomFrom::Asked)
-        );
-    }
-
-    #[test]
-    fn what_the_document_says_is_the_very_share() {
-        for limit in [(12 << 30) + 1, 24_564_989_952, 7] {
-            let document = calibration(32_727, 1).document(&DOUBTS, Bytes(limit));
-            assert!((document.fraction - 0.032_727).abs() < 1e-12);
-        }
-        let document = VariantHeadroom::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));
-        assert!((document.fraction - 0.015).abs() < 1e-12);
-    }
-}
+mod tests;

@@ -42,6 +42,8 @@ fn taught(share: u32, unconfirmed: u32) -> FitSpec<'static> {
     let mut question = question();
     let calibration = HeadroomCalibration {
         strategy: "none".to_owned(),
+        training: String::new(),
+        limit: None,
         share: Share(share),
         unconfirmed: Share(unconfirmed),
         halved: Halved::default(),

@@ -8,7 +8,7 @@ use std::io::{BufWriter, Write as _};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{DeviceChoice, HeadroomCalibration, Lowered, Request, SearchMode, Workload};
+use super::{DeviceChoice, HeadroomCalibration, Lowered, Request, SearchMode, Variant, Workload};
 use crate::device::sim::{Card, calibrations_of, installed_heuristics};
 use crate::graph::{FunctionCall, Graph, Node, Value};
 use crate::model::uploaded::{Digest, hexadecimal};
@@ -93,6 +93,8 @@ impl Request {
         fingerprint.add_all(self.calibration.iter().map(|calibration| {
             let HeadroomCalibration {
                 strategy,
+                training,
+                limit,
                 share,
                 unconfirmed,
                 halved,
@@ -100,7 +102,7 @@ impl Request {
                 // It is told with the answer, and does not change it.
                 outcomes: _,
             } = calibration;
-            (strategy, share, unconfirmed, halved, of)
+            (strategy, training, limit, (share, unconfirmed), halved, of)
         }));
         fingerprint.add(notes);
         fingerprint.add(assumptions);
@@ -163,6 +165,21 @@ impl Request {
         fingerprint.add(&several);
         fingerprint.add(&self.soak);
         fingerprint.finish()
+    }
+
+    /// A digest of how a variant trains, all that its step's memory follows from beside model, batch and limit.
+    pub fn training_digest(&self, variant: &Variant) -> String {
+        // How many micro-steps there are is decided with the batch.
+        let accumulation = variant.accumulation.min(2);
+        let variant = Variant {
+            accumulation,
+            ..variant.clone()
+        };
+        let mut fingerprint = Fingerprint::new();
+        fingerprint.add(&variant);
+        fingerprint.add(&self.allocator);
+        fingerprint.add(&self.world_size);
+        fingerprint.finish()[..16].to_owned()
     }
 }
 

@@ -265,6 +265,8 @@ fn calibration(share: u32, times: usize) -> HeadroomCalibration {
     (0..times).for_each(|_| halved.halve(&Doubts::default()));
     HeadroomCalibration {
         strategy: "none".to_owned(),
+        training: String::new(),
+        limit: None,
         share: Share(share),
         unconfirmed: Share(0),
         halved,

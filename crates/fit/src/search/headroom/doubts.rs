@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, Share};
+use crate::units::Share;
 
 batchfit_step::listed! {
     /// What an answer may be wrong about.
@@ -35,31 +35,13 @@ batchfit_step::listed! {
 /// How much an answer keeps free for each of its doubts, as shares of the limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Doubts {
-    shares: BTreeMap<Doubt, Share>,
-    /// How is trained, and below which limit: other kernels are wrong by something else.
-    #[serde(skip)]
-    of: (String, Bytes),
-}
+pub struct Doubts(BTreeMap<Doubt, Share>);
 
-/// Answers that are wrong by alike: of one way to train, with the same doubts, each of these and the limit within a factor of two.
+/// Answers with the same doubts, each of these within a factor of two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kind {
-    training: String,
-    /// The logarithm of the limit; of any, more than there is.
-    limit: u32,
     /// The least of them.
     doubts: BTreeMap<Doubt, Share>,
-}
-
-/// A way to train, by what it is called in answers.
-pub fn training(
-    precision: &str,
-    optimizer: Option<&str>,
-    checkpointing: &str,
-    mode: &str,
-) -> String {
-    [precision, optimizer.unwrap_or(""), checkpointing, mode].join(" ")
 }
 
 impl FromIterator<(Doubt, Share)> for Doubts {
@@ -71,22 +53,19 @@ impl FromIterator<(Doubt, Share)> for Doubts {
             sum.0 = sum.0.saturating_add(share.0).min(Share::ALL.0);
         }
         all.retain(|_, share| *share > Share(0));
-        Doubts {
-            shares: all,
-            ..Doubts::default()
-        }
+        Doubts(all)
     }
 }
 
 impl Doubts {
     /// Each of them.
     pub fn each(&self) -> impl Iterator<Item = (Doubt, Share)> {
-        self.shares.iter().map(|(doubt, share)| (*doubt, *share))
+        self.0.iter().map(|(doubt, share)| (*doubt, *share))
     }
 
     /// What it keeps free for all of them.
     pub fn total(&self) -> Share {
-        total(&self.shares)
+        total(&self.0)
     }
 
     /// At most so much in all.
@@ -94,7 +73,7 @@ impl Doubts {
     pub fn within(mut self, most: Share) -> Doubts {
         let total = self.total();
         if total > most {
-            for share in self.shares.values_mut() {
+            for share in self.0.values_mut() {
                 let part = u64::from(share.0) * u64::from(most.0) / u64::from(total.0);
                 *share = Share(u32::try_from(part).unwrap_or(most.0));
             }
@@ -102,34 +81,10 @@ impl Doubts {
         self
     }
 
-    /// Those of an answer for this way to train below this limit.
-    #[must_use]
-    pub fn of(self, training: String, limit: Bytes) -> Doubts {
-        Doubts {
-            of: (training, limit),
-            ..self
-        }
-    }
-
     pub(super) fn kind(&self) -> Kind {
         let least = |share: Share| Share(share.0.checked_ilog2().map_or(0, |log| 1 << log));
-        let (training, limit) = &self.of;
-        Kind {
-            training: training.clone(),
-            limit: limit.0.checked_ilog2().unwrap_or(0),
-            doubts: self.each().map(|(doubt, it)| (doubt, least(it))).collect(),
-        }
-    }
-}
-
-impl Kind {
-    /// All answers for the same way to train: how much they doubt changes with the batch.
-    pub(super) fn any(&self) -> Kind {
-        Kind {
-            training: self.training.clone(),
-            limit: u32::MAX,
-            doubts: BTreeMap::new(),
-        }
+        let doubts = self.each().map(|(doubt, it)| (doubt, least(it))).collect();
+        Kind { doubts }
     }
 }
 
@@ -150,17 +105,6 @@ impl Halved {
     /// Of how many kinds something is known.
     pub fn kinds(&self) -> usize {
         self.0.len()
-    }
-
-    /// Those of this way to train, which they do not name any more.
-    #[must_use]
-    pub fn of(&self, training: &str) -> Halved {
-        let own = self.0.iter().filter(|(kind, _)| kind.training == training);
-        let unnamed = |kind: &Kind| Kind {
-            training: String::new(),
-            ..kind.clone()
-        };
-        Halved(own.map(|(kind, times)| (unnamed(kind), *times)).collect())
     }
 
     /// How often that of answers with doubts like these.

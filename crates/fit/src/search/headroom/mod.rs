@@ -8,9 +8,9 @@ mod sample;
 #[cfg(test)]
 mod tests;
 
-pub use doubts::{Doubt, Doubts, Halved, Kind, training};
+pub use doubts::{Doubt, Doubts, Halved};
 pub use rule::{
     AGREEING, AGREEING_OF_A_KEY, Agreement, CEILING, CEILING_OF_OTHERS, FLOOR, HeadroomModel,
-    Reporter, least_for_unconfirmed, of_others,
+    Reporter, Told, least_for_unconfirmed, of_others, taught, way,
 };
 pub use sample::{Answered, RejectReason, Sample, TrainingRun, sample};

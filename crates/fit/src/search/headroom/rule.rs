@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Sample;
 use super::doubts::{Doubts, Halved, Kind, MOST_KINDS};
-use crate::units::Share;
+use crate::units::{Bytes, Share};
 
 /// What is left free at the least: what the driver's placement of memory was measured to be worth. See Note [Measured errors]
 /// in `jobs::fit`.
@@ -39,11 +39,13 @@ const MARGIN_PART: u32 = 8;
 /// Sinking by less is as good as being there.
 const GRAIN: u32 = 500;
 
-/// What is known about one model on one card.
+/// What is known about one way to train a model on one card: see [`way`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadroomModel {
     /// The least headroom of answers to keys whose own misses ask for no more: see [`HeadroomModel::of`].
     pub share: Share,
+    /// What other ways to train the model teach, until this one has sunk itself.
+    pub inherited: Share,
     /// What misses have asked for, as far as it has not sunk since, those of one key alone too; nothing before the first.
     pub raised: Share,
     /// Whether it has sunk by what was learnt.
@@ -59,28 +61,33 @@ pub struct HeadroomModel {
     pub misses: u64,
 }
 
-/// What one key has told about one model on one card. Where no keys are needed, everybody is one who is believed alone.
+/// What one key has told about one way to train. Where no keys are needed, everybody is one who is believed alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reporter {
     /// The key; empty where none is needed. Where an agent of another key found the answers, `KEY/KEY OF THE AGENT`.
     pub owner: String,
-    /// What its misses ask for.
+    /// The least headroom of its own answers: what its misses ask for.
     pub missed: Share,
-    /// The same by kind of answer: trainings that follow others do not take it back. Empty where an earlier version counted them.
-    pub misses: Vec<(Kind, Share)>,
+    /// The same of other ways to train the model, until this one has sunk.
+    pub inherited: Share,
+    /// What its misses ask for; those of other ways to train confirm nothing.
+    pub asks: Share,
     /// Its outcomes that agree in a row.
     pub agreements: Vec<Agreement>,
 }
 
-/// Outcomes of one key that agree, about answers with the same doubts: each speaks for such answers alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Outcomes of one key that agree.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Agreement {
-    /// Of which kind.
-    kind: Kind,
+    /// About answers with the same doubts, for which alone they speak; or about any.
+    kind: Option<Kind>,
     /// How many count.
     agreed: u32,
     /// What they needed at the most, with the margin.
     needed: Share,
+    /// The same of those that needed more than their answer kept for its doubts.
+    #[serde(default)]
+    beyond: Share,
 }
 
 impl Reporter {
@@ -116,66 +123,41 @@ impl Reporter {
     }
 
     /// The same of answers of a kind.
-    fn agreed_on(&self, kind: &Kind) -> (u32, Share) {
-        let found = self.agreements.iter().find(|one| one.kind == *kind);
-        found.map_or((0, Share(0)), |one| (one.agreed, one.needed))
+    fn agreed_on(&self, kind: Option<&Kind>) -> Agreement {
+        let mut of = self.agreements.iter();
+        let found = of.find(|one| one.kind.as_ref() == kind);
+        found.cloned().unwrap_or_default()
     }
 
     /// Takes in one that needed so much, without counting it.
-    fn agree_on(&mut self, kind: &Kind, needed: Share) -> &mut Agreement {
-        let known = self.agreements.iter().position(|one| one.kind == *kind);
+    fn agree_on(&mut self, kind: Option<&Kind>, needed: Share, beyond: Share) -> &mut Agreement {
+        let mut known = self.agreements.iter();
+        let known = known.position(|one| one.kind.as_ref() == kind);
         let place = known.unwrap_or_else(|| {
             if self.agreements.len() >= MOST_KINDS {
                 self.agreements.remove(0);
             }
             self.agreements.push(Agreement {
-                kind: kind.clone(),
-                agreed: 0,
-                needed,
+                kind: kind.cloned(),
+                ..Agreement::default()
             });
             self.agreements.len() - 1
         });
         let one = &mut self.agreements[place];
         one.needed = one.needed.max(needed);
+        one.beyond = one.beyond.max(beyond);
         one
     }
 
-    /// What misses of answers of this kind ask for; of others, where an earlier version counted them.
-    fn missed_on(&mut self, kind: &Kind) -> &mut Share {
-        let known = self.misses.iter().position(|(other, _)| other == kind);
-        let place = known.unwrap_or_else(|| {
-            let before = if self.misses.is_empty() {
-                self.missed
-            } else {
-                Share(0)
-            };
-            if self.misses.len() >= MOST_KINDS {
-                let least = (0..self.misses.len()).min_by_key(|place| self.misses[*place].1);
-                self.misses.swap_remove(least.unwrap_or_default());
-            }
-            self.misses.push((kind.clone(), before));
-            self.misses.len() - 1
-        });
-        &mut self.misses[place].1
+    /// The least headroom of its own answers.
+    pub fn own(&self) -> Share {
+        self.missed.max(self.inherited)
     }
 
-    /// Its misses of answers of this kind ask for so much now.
-    fn ask_for(&mut self, kind: &Kind, share: Share) {
-        *self.missed_on(kind) = share;
-        let most = self.misses.iter().map(|(_, share)| *share).max();
-        self.missed = most.unwrap_or_default();
-        self.misses.retain(|(_, share)| *share > Share(0));
-    }
-
-    /// What it asks for of answers of a kind.
-    fn asks(&self, kind: &Kind) -> Share {
-        let found = self.misses.iter().find(|(other, _)| other == kind);
-        let any = if self.misses.is_empty() {
-            self.missed
-        } else {
-            Share(0)
-        };
-        found.map_or(any, |(_, share)| *share)
+    /// Its answers need so much.
+    fn ask_for(&mut self, share: Share) {
+        self.missed = self.missed.max(share);
+        self.asks = self.asks.max(share);
     }
 }
 
@@ -197,16 +179,6 @@ fn believed<'t>(
     (two.map_or(Share(0), share), share(0))
 }
 
-/// What is believed of answers of any kind: misses of one confirm none of another.
-fn confirmed(reporters: &[Reporter], asks: impl Fn(&Reporter, &Kind) -> Share) -> Share {
-    let kinds = reporters.iter().flat_map(|one| {
-        let misses = one.misses.iter().map(|(kind, _)| kind);
-        misses.chain(one.agreements.iter().map(|one| &one.kind))
-    });
-    let believed = kinds.map(|kind| believed(reporters.iter(), |one| asks(one, kind)).0);
-    believed.max().unwrap_or_default()
-}
-
 /// Half of the way down, or all of it where that is near.
 fn halfway(from: Share, to: Share) -> Share {
     let beyond = from.0.saturating_sub(to.0);
@@ -226,6 +198,7 @@ impl HeadroomModel {
     pub fn begin(share: Share) -> HeadroomModel {
         HeadroomModel {
             share: share.clamp(FLOOR, CEILING),
+            inherited: Share(0),
             raised: Share(0),
             has_sunk: false,
             halved: Halved::default(),
@@ -237,12 +210,32 @@ impl HeadroomModel {
 
     /// The least headroom of a key whose own misses ask for so much: those count fully for its own requests.
     pub fn of(&self, missed: Share) -> Share {
-        self.share.max(missed)
+        self.share.max(self.inherited).max(missed)
     }
 
     /// The headroom of its answers with these doubts.
     pub fn of_answers(&self, missed: Share, doubts: &Doubts) -> Share {
         self.of(missed).max(self.halved.kept(doubts))
+    }
+
+    /// Takes in what other ways to train the model teach: all keys, and each. One that has sunk is known itself, but to a key that tells of it
+    /// for the first time.
+    pub fn inherit(
+        &mut self,
+        share: Share,
+        missed: &BTreeMap<String, Share>,
+        reporters: &mut [Reporter],
+        new: Option<usize>,
+    ) {
+        let of = |one: &Reporter| missed.get(&one.owner).copied().unwrap_or_default();
+        if !self.has_sunk {
+            self.inherited = share;
+            for one in reporters {
+                one.inherited = of(one);
+            }
+        } else if let Some(new) = new {
+            reporters[new].missed = of(&reporters[new]);
+        }
     }
 
     /// Takes in what was learnt of a run that `reporters[reporter]` tells of, one of those who told before or now for the first time. It
@@ -260,94 +253,146 @@ impl HeadroomModel {
             Sample::Needs(need) => {
                 let margin = MARGIN.0.max(need.0 / MARGIN_PART);
                 let wanted = Share(need.0 + margin);
-                (wanted, wanted > self.of_answers(one.missed, doubts))
+                (wanted, wanted > self.of_answers(one.own(), doubts))
             }
             // Twice what was not enough. Others that follow the same answer say the same, and change nothing.
             Sample::NeedsMoreThan(free) => (Share(free.0.saturating_mul(2)), true),
         };
         if is_miss {
             self.misses += 1;
-            let (kind, wanted) = (doubts.kind().any(), wanted.clamp(FLOOR, CEILING));
-            let before = *one.missed_on(&kind);
-            one.ask_for(&kind, before.max(wanted));
+            one.ask_for(wanted.clamp(FLOOR, CEILING));
             one.agreements.clear();
-            let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
-            self.share = self.share.max(confirmed(reporters, Reporter::asks));
+            let (confirmed, most) = believed(reporters.iter(), |reporter| reporter.asks);
+            self.share = self.share.max(confirmed);
             self.raised = self.raised.max(most);
         } else {
             let kind = doubts.kind();
-            for of in [kind.any(), kind.clone()] {
+            let is_covered = wanted <= self.halved.kept(doubts);
+            let beyond = if is_covered { Share(0) } else { wanted };
+            if !self.has_sunk && beyond > self.share {
+                // What covers it now may sink by trainings in other ways.
+                one.ask_for(beyond);
+                let (confirmed, _) = believed(reporters.iter(), |reporter| reporter.asks);
+                self.share = self.share.max(confirmed);
+            }
+            for of in [None, Some(&kind)] {
                 let told = |voice: &str| {
                     let same = reporters
                         .iter()
                         .filter(|one| one.voices().any(|it| it == voice));
-                    same.map(|one| one.agreed_on(&of).0).sum::<u32>()
+                    same.map(|one| one.agreed_on(of).agreed).sum::<u32>()
                 };
                 let one = &reporters[reporter];
                 let counts = one.owner.is_empty()
                     || one.voices().all(|voice| told(voice) < AGREEING_OF_A_KEY);
-                reporters[reporter].agree_on(&of, wanted).agreed += u32::from(counts);
+                let one = reporters[reporter].agree_on(of, wanted, beyond);
+                one.agreed += u32::from(counts);
             }
-            if agreed_on(reporters, &kind.any()) >= AGREEING {
-                self.sink(&kind.any(), reporters);
+            if agreed_on(reporters, None) >= AGREEING {
+                self.sink(reporters);
             }
-            if agreed_on(reporters, &kind) >= AGREEING {
+            if agreed_on(reporters, Some(&kind)) >= AGREEING {
                 self.halve(doubts, reporters);
             }
         }
         let kinds = reporters.iter().flat_map(|one| &one.agreements);
-        let agreed = kinds.map(|one| agreed_on(reporters, &one.kind));
+        let agreed = kinds.map(|one| agreed_on(reporters, one.kind.as_ref()));
         self.agreed = agreed.max().unwrap_or(0);
     }
 
     /// Half of the way to what those need who agree, and to what the misses of the others ask for, as far as two say so. What a key
     /// asks for itself sinks likewise, to what it needed.
-    fn sink(&mut self, kind: &Kind, reporters: &mut [Reporter]) {
-        let asked = |one: &Reporter, of: &Kind| match one.agreed_on(kind) {
-            (1.., needed) if of == kind => needed,
-            _ => one.asks(of),
+    fn sink(&mut self, reporters: &mut [Reporter]) {
+        let asked = |one: &Reporter| match one.agreed_on(None) {
+            Agreement { agreed: 0, .. } => one.asks,
+            agreement => agreement.needed,
         };
-        self.share = halfway(self.share, confirmed(reporters, asked).max(FLOOR));
+        let (needed, _) = believed(reporters.iter(), asked);
+        self.share = halfway(self.of(Share(0)), needed.max(FLOOR));
+        self.inherited = Share(0);
         self.has_sunk = true;
         for one in reporters.iter_mut() {
-            let (agreed, needed) = one.agreed_on(kind);
-            if agreed == 0 {
+            one.missed = one.own();
+            one.inherited = Share(0);
+            let agreement = one.agreed_on(None);
+            if agreement.agreed == 0 {
                 continue;
             }
-            let mut missed = halfway(*one.missed_on(kind), needed.max(FLOOR));
-            if needed > self.share {
-                missed = missed.max(needed);
+            let needed = agreement.needed.max(FLOOR);
+            one.missed = halfway(one.missed, needed);
+            one.asks = halfway(one.asks, needed);
+            if agreement.beyond > self.share {
+                one.ask_for(agreement.beyond);
             }
-            one.ask_for(kind, missed);
-            one.agreements.retain(|one| one.kind != *kind);
+            one.agreements.retain(|one| one.kind.is_some());
         }
-        let (_, most) = believed(reporters.iter(), |reporter| reporter.missed);
+        let (_, most) = believed(reporters.iter(), |reporter| reporter.asks);
         self.raised = self.raised.min(self.share.max(most));
     }
 
-    /// Half of what answers with these doubts keep for them, where that is enough for those that agree.
+    /// Half of what answers with these doubts keep for them, where that is enough for all that agree: who says that more is needed keeps for
+    /// others what they keep by themselves, and no more.
     fn halve(&mut self, doubts: &Doubts, reporters: &mut [Reporter]) {
         let kind = doubts.kind();
-        let (needed, _) = believed(reporters.iter(), |one| one.agreed_on(&kind).1);
+        let needs = reporters
+            .iter()
+            .map(|one| one.agreed_on(Some(&kind)).needed);
         let half = Share(self.halved.least(&kind).0 / 2);
-        if self.halved.kept(doubts) > FLOOR && needed <= half.max(FLOOR) {
+        if self.halved.kept(doubts) > FLOOR && needs.max() <= Some(half.max(FLOOR)) {
             self.halved.halve(doubts);
         }
-        let kept = self.share.max(self.halved.least(&kind));
         for one in reporters.iter_mut() {
-            let (_, needed) = one.agreed_on(&kind);
-            if needed > kept {
-                let asked = *one.missed_on(&kind.any());
-                one.ask_for(&kind.any(), asked.max(needed));
-            }
-            one.agreements.retain(|one| one.kind != kind);
+            one.agreements
+                .retain(|one| one.kind.as_ref() != Some(&kind));
         }
     }
 }
 
 /// How many outcomes agree about answers of a kind.
-fn agreed_on(reporters: &[Reporter], kind: &Kind) -> u32 {
-    reporters.iter().map(|one| one.agreed_on(kind).0).sum()
+fn agreed_on(reporters: &[Reporter], kind: Option<&Kind>) -> u32 {
+    reporters.iter().map(|one| one.agreed_on(kind).agreed).sum()
+}
+
+/// What names a way to train a model below a limit. Trainings are wrong by alike that are alike in all of it, and the limit within a
+/// factor of two: what a script takes beside its model is bytes, not a share.
+pub fn way(model: &str, training: &str, limit: Bytes) -> String {
+    let power = limit.0.checked_ilog2().unwrap_or(0);
+    format!("{model}/{training}/{power}")
+}
+
+/// What was told of one way to train.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// What is learnt of it.
+    pub learnt: HeadroomModel,
+    /// What was learnt of each [`Reporter::owner`]: [`Reporter::missed`] and [`Reporter::asks`].
+    pub by: BTreeMap<String, (Share, Share)>,
+}
+
+/// The least headroom of a key's answers for one way to train a model, of which `ways` are known and this one may be, and what other keys
+/// alone ask for. One that has sunk is known itself: until then what was learnt of any counts.
+pub fn taught(way: Option<&Told>, ways: &[&Told], owner: &str, by_agents: bool) -> (Share, Share) {
+    let sunk = way.filter(|way| way.learnt.has_sunk);
+    let known = sunk.as_ref().map_or(ways, std::slice::from_ref);
+    let share = known.iter().map(|it| it.learnt.share).max();
+    let told = ways
+        .iter()
+        .flat_map(|it| it.by.iter().map(move |told| (*it, told)));
+    let [mut own, mut alone] = [Share(0); 2];
+    for (it, (reporter, (missed, asks))) in told {
+        let is_known = |sunk: &Told| std::ptr::eq(sunk, it);
+        let (key, agent) = reporter.split_once('/').unwrap_or((reporter, ""));
+        if key != owner {
+            if sunk.is_none_or(is_known) {
+                alone = alone.max(*asks);
+            }
+        } else if (by_agents || agent.is_empty())
+            && sunk.is_none_or(|sunk| is_known(sunk) || !sunk.by.contains_key(reporter))
+        {
+            own = own.max(*missed);
+        }
+    }
+    (share.unwrap_or_default().max(own), alone)
 }
 
 /// What the models of a card teach about one without outcomes: what misses asked for of the second worst of them, of those of one

@@ -2,6 +2,8 @@
 
 mod liar;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::search::ask_tell::Outcome;
 use crate::units::{Bytes, Share};
@@ -24,57 +26,99 @@ fn seen(outcome: Outcome, peak: Option<u64>) -> TrainingRun {
     }
 }
 
-/// What keys tell one after the other, and the headroom of each then.
+/// What keys tell of ways to train a model, one after the other, and the headroom of each then.
 struct RunsOfKeys {
-    learnt: HeadroomModel,
-    reporters: Vec<Reporter>,
+    /// As answers begin.
+    share: Share,
+    keys: Vec<String>,
+    ways: BTreeMap<&'static str, (HeadroomModel, Vec<Reporter>)>,
 }
 
 impl RunsOfKeys {
     fn begin(keys: usize) -> RunsOfKeys {
         RunsOfKeys {
-            learnt: HeadroomModel::begin(FLOOR),
-            reporters: (0..keys)
-                .map(|key| Reporter::of(&format!("k{key}")))
-                .collect(),
+            share: FLOOR,
+            keys: (0..keys).map(|key| format!("k{key}")).collect(),
+            ways: BTreeMap::new(),
         }
     }
 
     /// Where no keys are needed.
     fn open(share: Share) -> RunsOfKeys {
         RunsOfKeys {
-            learnt: HeadroomModel::begin(share),
-            reporters: vec![Reporter::of("")],
+            share,
+            keys: vec![String::new()],
+            ways: BTreeMap::new(),
         }
+    }
+
+    fn also(mut self, keys: &[&str]) -> RunsOfKeys {
+        self.keys.extend(keys.iter().map(|&key| key.to_owned()));
+        self
     }
 
     /// A key tells; what its own answers leave free then.
     fn by(&mut self, key: usize, lesson: Sample) -> Share {
-        self.about(&Doubts::default(), key, lesson);
+        self.about("", &Doubts::default(), key, lesson);
         self.of(key)
     }
 
-    /// A key tells of an answer with these doubts.
-    fn about(&mut self, doubts: &Doubts, key: usize, lesson: Sample) {
-        self.learnt.take(lesson, doubts, &mut self.reporters, key);
+    /// A key tells of an answer for this way to train with these doubts.
+    fn about(&mut self, way: &'static str, doubts: &Doubts, key: usize, lesson: Sample) {
+        let owner = &self.keys[key];
+        let others = self.ways.iter().filter(|(other, _)| **other != way);
+        let others: Vec<_> = others.map(|(_, told)| told).collect();
+        let mut missed: BTreeMap<String, Share> = BTreeMap::new();
+        for one in others.iter().flat_map(|(_, reporters)| reporters) {
+            let most = missed.entry(one.owner.clone()).or_default();
+            *most = one.missed.max(*most);
+        }
+        let inherited = others.iter().map(|(learnt, _)| learnt.share).max();
+        let begin = || (HeadroomModel::begin(self.share), Vec::new());
+        let (learnt, reporters) = self.ways.entry(way).or_insert_with(begin);
+        let known = reporters.iter().position(|one| one.owner == *owner);
+        let place = known.unwrap_or_else(|| {
+            reporters.push(Reporter::of(owner));
+            reporters.len() - 1
+        });
+        let new = known.is_none().then_some(place);
+        learnt.inherit(inherited.unwrap_or_default(), &missed, reporters, new);
+        learnt.take(lesson, doubts, reporters, place);
     }
 
-    /// What an answer with these doubts leaves free.
-    fn of_answers(&self, key: usize, doubts: &Doubts) -> Share {
-        self.learnt.of_answers(self.reporters[key].missed, doubts)
+    /// What a key is taught of a way to train, and what others alone ask for.
+    fn taught(&self, way: &str, key: &str) -> (Share, Share) {
+        let told = self.ways.iter().map(|(name, (learnt, reporters))| {
+            let by = |one: &Reporter| (one.owner.clone(), (one.missed, one.asks));
+            let by = reporters.iter().map(by).collect();
+            let learnt = learnt.clone();
+            (*name, Told { learnt, by })
+        });
+        let told: BTreeMap<&str, Told> = told.collect();
+        let ways: Vec<&Told> = told.values().collect();
+        let (share, alone) = taught(told.get(way), &ways, key, false);
+        (share.max(FLOOR), alone)
+    }
+
+    /// What an answer for a way to train with these doubts leaves free.
+    fn of_answers(&self, way: &str, key: usize, doubts: &Doubts) -> Share {
+        let halved = self.ways.get(way).map(|(learnt, _)| learnt.halved.clone());
+        let (share, _) = self.taught(way, &self.keys[key]);
+        share.max(halved.unwrap_or_default().kept(doubts))
     }
 
     fn of(&self, key: usize) -> Share {
-        self.learnt.of(self.reporters[key].missed)
+        self.taught("", &self.keys[key]).0
     }
 
     /// What the keys but this one ask for, each alone.
-    fn unconfirmed(&self, key: usize) -> Share {
-        let others = (0..self.reporters.len()).filter(|other| *other != key);
-        others
-            .map(|other| self.reporters[other].missed)
-            .max()
-            .unwrap_or_default()
+    fn unconfirmed(&self, way: &str, key: usize) -> Share {
+        self.taught(way, &self.keys[key]).1
+    }
+
+    /// The one way to train.
+    fn learnt(&self) -> &HeadroomModel {
+        &self.ways[""].0
     }
 }
 
@@ -179,7 +223,7 @@ fn a_miss_raises_at_once_and_twenty_that_agree_lower_by_half_of_the_way() {
     // Needed were 1.2 % and a margin of 0.25 %.
     let sunk = runs.by(0, Sample::Needs(Share(12_000)));
     assert_eq!(sunk, Share(u32::midpoint(36_000, 14_500)));
-    assert_eq!((runs.learnt.outcomes, runs.learnt.misses), (21, 1));
+    assert_eq!((runs.learnt().outcomes, runs.learnt().misses), (21, 1));
 }
 
 #[test]
@@ -211,7 +255,7 @@ fn one_model_says_nothing_about_others_and_two_do() {
     let raised = |need: u32| {
         let mut runs = RunsOfKeys::open(FLOOR);
         runs.by(0, Sample::Needs(Share(need)));
-        runs.learnt
+        runs.learnt().clone()
     };
     let agrees = raised(0);
     let others =
@@ -238,7 +282,7 @@ fn misses_of_a_key_count_fully_for_its_own_requests_and_for_others_once_two_agre
     }
 
     assert_eq!((runs.of(0), runs.of(1)), (CEILING, FLOOR));
-    assert_eq!(runs.unconfirmed(1), CEILING);
+    assert_eq!(runs.unconfirmed("", 1), CEILING);
     assert_eq!(runs.by(1, Sample::Needs(Share(80_000))), Share(90_000));
     assert_eq!(runs.of(2), Share(90_000));
     assert_eq!(runs.of(0), CEILING);
@@ -272,44 +316,40 @@ fn headroom_sinks_by_agreement_of_several_keys() {
 
 #[test]
 fn what_follows_answers_of_an_agent_is_one_keys_word() {
-    let mut runs = RunsOfKeys::begin(2);
-    let through = ["k0/a", "k1/a", "k2/a", "k3/a"].map(Reporter::of);
-    runs.reporters.extend(through);
+    let mut runs = RunsOfKeys::begin(2).also(&["k0/a", "k1/a", "k2/a", "k3/a"]);
     for key in 2..6 {
         runs.by(key, Sample::Needs(Share(150_000)));
     }
-    assert_eq!(runs.learnt.share, FLOOR);
+    assert_eq!(runs.learnt().share, FLOOR);
     for _ in 0..100 {
         for key in 2..6 {
             runs.by(key, Sample::Needs(Share(0)));
         }
     }
-    assert_eq!(runs.learnt.agreed, AGREEING_OF_A_KEY);
+    assert_eq!(runs.learnt().agreed, AGREEING_OF_A_KEY);
     // Another key has seen it without the agent.
     runs.by(0, Sample::Needs(Share(32_000)));
-    assert_eq!(runs.learnt.share, Share(36_000));
+    assert_eq!(runs.learnt().share, Share(36_000));
 }
 
 #[test]
 fn one_key_is_one_witness_whoever_answers_it() {
-    let mut runs = RunsOfKeys::begin(2);
-    runs.reporters
-        .extend(["k0/a", "k0/b", "k1/a"].map(Reporter::of));
+    let mut runs = RunsOfKeys::begin(2).also(&["k0/a", "k0/b", "k1/a"]);
     for key in [0, 2, 3] {
         runs.by(key, Sample::NeedsMoreThan(Share(160_000)));
     }
-    assert_eq!(runs.learnt.share, FLOOR);
+    assert_eq!(runs.learnt().share, FLOOR);
     for _ in 0..100 {
         for key in [0, 2, 3] {
             runs.by(key, Sample::Needs(Share(0)));
         }
     }
-    assert_eq!(runs.learnt.agreed, AGREEING_OF_A_KEY);
-    assert!(!runs.learnt.has_sunk);
+    assert_eq!(runs.learnt().agreed, AGREEING_OF_A_KEY);
+    assert!(!runs.learnt().has_sunk);
     // Another key about another agent's answer.
     runs.by(0, Sample::Needs(Share(32_000)));
     runs.by(4, Sample::Needs(Share(16_000)));
-    assert_eq!(runs.learnt.share, Share(18_500));
+    assert_eq!(runs.learnt().share, Share(18_500));
 }
 
 /// Doubts of every answer about a card, and those of scratch memory.
@@ -324,51 +364,98 @@ fn an_answer_speaks_for_those_with_its_doubts_alone() {
     let [plain, doubtful] = [0, 100_000].map(doubts);
     let mut runs = RunsOfKeys::begin(4);
     // What it leaves free for more than others doubt begins nothing of theirs, nor do needs within that.
-    runs.about(&doubtful, 0, Sample::Needs(Share(80_000)));
-    assert_eq!((runs.of(1), runs.unconfirmed(1)), (FLOOR, Share(0)));
-    assert_eq!(runs.learnt.misses, 0);
+    runs.about("", &doubtful, 0, Sample::Needs(Share(80_000)));
+    assert_eq!((runs.of(1), runs.unconfirmed("", 1)), (FLOOR, Share(0)));
+    assert_eq!(runs.learnt().misses, 0);
 
     for turn in 0..20 {
-        let lesson = Sample::Needs(Share(if turn == 0 { 4_500 } else { 0 }));
-        runs.about(&plain, turn % 3, lesson);
+        let lesson = Sample::Needs(Share(if turn == 0 { 3_000 } else { 0 }));
+        runs.about("", &plain, turn % 3, lesson);
     }
-    let kept = |runs: &RunsOfKeys| [&plain, &doubtful].map(|it| runs.of_answers(3, it).0);
+    let kept = |runs: &RunsOfKeys| [&plain, &doubtful].map(|it| runs.of_answers("", 3, it).0);
     assert_eq!(kept(&runs), [7_500, 115_000]);
-    // Two that need more than half of it keep it whole, and one does not.
-    for (needs, left) in [([4_000, 4_000, 0], 7_500), ([4_000, 0, 0], 5_000)] {
+    // One that needs more than half of it keeps it whole.
+    for (needs, left) in [([4_000, 0, 0], 7_500), ([0, 0, 0], 5_000)] {
         for turn in 0..20 {
-            runs.about(&plain, turn % 3, Sample::Needs(Share(needs[turn % 3])));
+            runs.about("", &plain, turn % 3, Sample::Needs(Share(needs[turn % 3])));
         }
-        assert_eq!(kept(&runs), [left, 115_000], "{:?}", runs.reporters);
+        assert_eq!(kept(&runs), [left, 115_000], "{:?}", runs.learnt());
     }
-    assert!(runs.of_answers(0, &plain) >= Share(6_500));
     // Those of one key do not do either.
     for _ in 0..100 {
-        runs.about(&doubtful, 3, Sample::Needs(Share(0)));
+        runs.about("", &doubtful, 3, Sample::Needs(Share(0)));
     }
     assert_eq!(kept(&runs), [5_000, 115_000]);
-    for turn in 0..20 {
-        runs.about(&doubts(90_000), turn % 3, Sample::Needs(Share(0)));
+    // The first twenty have one that needed nearly all.
+    for turn in 0..40 {
+        runs.about("", &doubts(90_000), turn % 3, Sample::Needs(Share(0)));
     }
     assert_eq!(kept(&runs), [5_000, 57_500]);
 }
 
 #[test]
-fn trainings_take_back_what_misses_of_their_kind_taught_alone() {
-    let named = |it: Doubts, training: &str, limit: u64| it.of(training.to_owned(), Bytes(limit));
-    let [fp32, larger, bf16] = [("fp32", 1 << 28), ("fp32", 1 << 30), ("bf16", 1 << 28)]
-        .map(|(training, limit)| named(doubts(100_000), training, limit));
+fn trainings_take_back_what_misses_taught_of_their_way_to_train_alone() {
+    let doubts = doubts(100_000);
     let mut runs = RunsOfKeys::open(FLOOR);
-    runs.about(&bf16, 0, Sample::NeedsMoreThan(Share(115_000)));
+    runs.about("bf16", &doubts, 0, Sample::NeedsMoreThan(Share(115_000)));
+    let shares = |runs: &RunsOfKeys| ["fp32", "bf16", "fp64"].map(|way| runs.taught(way, "").0);
+    assert_eq!(shares(&runs), [CEILING; 3]);
 
-    (0..200).for_each(|_| runs.about(&fp32, 0, Sample::Needs(Share(0))));
+    (0..19).for_each(|_| runs.about("fp32", &doubts, 0, Sample::Needs(Share(0))));
+    assert_eq!(shares(&runs), [CEILING; 3]);
+    runs.about("fp32", &doubts, 0, Sample::Needs(Share(0)));
 
-    assert_eq!(runs.of(0), CEILING);
-    let kept = [&fp32, &larger, &bf16].map(|it| runs.learnt.halved.kept(it).0);
-    assert_eq!(kept[1..], [115_000; 2]);
-    assert!(kept[0] <= 2 * FLOOR.0, "{kept:?}");
-    (0..200).for_each(|_| runs.about(&bf16, 0, Sample::Needs(Share(0))));
-    assert_eq!(runs.of(0), FLOOR);
+    let half = Share(u32::midpoint(CEILING.0, FLOOR.0));
+    assert_eq!(shares(&runs), [half, CEILING, CEILING]);
+    (0..200).for_each(|_| runs.about("fp32", &doubts, 0, Sample::Needs(Share(0))));
+    assert_eq!(shares(&runs), [FLOOR, CEILING, CEILING]);
+    assert_eq!(runs.of_answers("bf16", 0, &doubts), CEILING);
+    assert_eq!(runs.ways["bf16"].0.halved.kept(&doubts), doubts.total());
+    (0..200).for_each(|_| runs.about("bf16", &doubts, 0, Sample::Needs(Share(0))));
+    assert_eq!(shares(&runs), [FLOOR; 3]);
+}
+
+#[test]
+fn a_key_keeps_what_its_misses_taught_it_until_it_agrees_itself() {
+    let mut runs = RunsOfKeys::begin(5);
+    let none = Doubts::default();
+    runs.about("bf16", &none, 0, Sample::Needs(Share(80_000)));
+    for turn in 0..200 {
+        runs.about("fp32", &none, 1 + turn % 3, Sample::Needs(Share(0)));
+    }
+    let of = |runs: &RunsOfKeys, key: &str| runs.taught("fp32", key);
+    // One way to train has sunk for others, and what one key asks of another one says nothing of it.
+    assert_eq!(of(&runs, "k4"), (FLOOR, Share(0)));
+    assert_eq!(of(&runs, "k0").0, Share(90_000));
+    runs.about("fp32", &none, 0, Sample::Needs(Share(50_000)));
+    assert_eq!(of(&runs, "k0").0, Share(90_000));
+    assert_eq!(of(&runs, "k4"), (FLOOR, Share(0)));
+    // What it copied confirms nobody's miss.
+    runs.about("fp32", &none, 1, Sample::NeedsMoreThan(Share(100_000)));
+    assert_eq!(of(&runs, "k4").0, FLOOR);
+    for turn in 0..200 {
+        let need = if turn % 4 == 0 { 50_000 } else { 0 };
+        runs.about("fp32", &none, turn % 4, Sample::Needs(Share(need)));
+    }
+    assert!(
+        (Share(56_250)..Share(60_000)).contains(&of(&runs, "k0").0),
+        "{:?}",
+        of(&runs, "k0")
+    );
+}
+
+#[test]
+fn needs_that_doubts_cover_raise_nothing() {
+    let doubts = doubts(100_000);
+    let mut runs = RunsOfKeys::begin(4);
+    for turn in 0..200 {
+        runs.about("bf16", &doubts, turn % 3, Sample::Needs(Share(80_000)));
+    }
+    for key in ["k0", "k3"] {
+        assert_eq!(runs.taught("bf16", key), (FLOOR, Share(0)));
+        assert_eq!(runs.taught("fp32", key), (FLOOR, Share(0)));
+    }
+    assert_eq!(runs.of_answers("bf16", 0, &doubts), doubts.total());
 }
 
 #[test]
@@ -382,7 +469,7 @@ fn misses_of_one_key_do_not_keep_headroom_of_others_from_sinking() {
         runs.by(4, Sample::Needs(Share(35_000)));
         runs.by(round % 3, Sample::Needs(Share(0)));
     }
-    assert!(runs.of(3) < Share(36_000), "{:?}", runs.learnt);
+    assert!(runs.of(3) < Share(36_000), "{:?}", runs.learnt());
 }
 
 #[test]

@@ -44,14 +44,16 @@ pub fn calibration(
         request.device,
         DeviceChoice::Kind(_) | DeviceChoice::Host(..)
     );
-    let mut strategies: Vec<&str> = request
-        .variants
-        .iter()
-        .map(|variant| strategy(&variant.parallel))
-        .collect();
-    strategies.sort_unstable();
-    strategies.dedup();
-    let of = |strategy: &str| {
+    let mut ways: Vec<(&str, String)> = Vec::new();
+    for variant in &request.variants {
+        let strategy = strategy(&variant.parallel);
+        // Suggestions train in other ways.
+        ways.extend([request.training_digest(variant), String::new()].map(|way| (strategy, way)));
+    }
+    // The longest first.
+    ways.sort_unstable_by(|one, other| other.cmp(one));
+    ways.dedup();
+    let of = |(strategy, training): (&str, String)| {
         let on = LearntOn {
             gpu: gpu.clone(),
             source: source.to_owned(),
@@ -59,9 +61,9 @@ pub fn calibration(
             driver: driver.clone().unwrap_or_default(),
             pytorch: PYTORCH.to_owned(),
         };
-        db.calibration(&on, &digest, owner, is_for_agents)
+        db.calibrations(&on, &digest, &training, (owner, is_for_agents))
     };
-    strategies.into_iter().filter_map(of).collect()
+    ways.into_iter().flat_map(of).collect()
 }
 
 /// What outcomes teach about a request, for commands that answer it outside of the queue. Takes as long as to read its model.

@@ -233,14 +233,10 @@ fn learning(
     Ok(Learning {
         lesson,
         on: answer.learnt_on(),
-        model_digest: answer.model_digest.clone(),
+        way: answer.way(),
         model: answer.model.clone(),
-        // Which doubts an agent has is its word.
-        doubts: if answer.device.contains('/') {
-            answer.doubts().within(headroom.share)
-        } else {
-            answer.doubts()
-        },
+        doubts: answer.doubts(),
+        headroom: headroom.share,
         of_others: if headroom.from == "others" {
             headroom.share
         } else {

@@ -187,11 +187,17 @@ fn within_limits(bytes: u64) -> Option<MemoryLimit> {
         .then_some(MemoryLimit::Bytes(Bytes(bytes)))
 }
 
-/// What outcomes of earlier answers teach about variants of one strategy.
+/// What outcomes of earlier answers teach about one way to train.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadroomCalibration {
-    /// How they train with others: [`strategy`].
+    /// How ranks train together: [`strategy`].
     pub strategy: String,
+    /// How is trained: [`Request::training_digest`](crate::model::Request::training_digest); any way of the strategy where it is empty.
+    #[serde(default)]
+    pub training: String,
+    /// Below which limit: its binary logarithm, rounded down. `None` for limits below which nothing was learnt.
+    #[serde(default)]
+    pub limit: Option<u32>,
     /// The least headroom.
     pub share: Share,
     /// What one other key alone asks for: it lowers a batch by a twentieth at most.
