@@ -73,11 +73,17 @@ fn command(patch: &Value, card: &str) -> String {
             added.extend([flag.to_owned(), value]);
         }
     }
+    let mut members = Vec::new();
     for member in ["loss_chunks", "lora", "param_dtype"] {
         if let Some(value) = at(&format!("/model/{member}")) {
+            members.push(member);
             added.extend(["--with".to_owned(), format!("{member}={}", plain(value))]);
         }
     }
+    let is_changed = |with: &str| {
+        with.split_once('=')
+            .is_some_and(|(name, _)| members.contains(&name))
+    };
     let card = at("/device")
         .and_then(Value::as_str)
         .map_or(card, |device| device.trim_start_matches("sim:"));
@@ -105,7 +111,10 @@ fn command(patch: &Value, card: &str) -> String {
     let mut words = vec!["batchfit".to_owned()];
     let mut rest = typed().iter().skip(1).peekable();
     while let Some(word) = rest.next() {
-        if !dropped.contains(&word.split('=').next().unwrap_or(word)) {
+        if word == "--with" && rest.peek().is_some_and(|with| is_changed(with)) {
+            rest.next();
+        } else if word.strip_prefix("--with=").is_some_and(is_changed) {
+        } else if !dropped.contains(&word.split('=').next().unwrap_or(word)) {
             words.push(word.clone());
         } else if !word.contains('=') && *word != "--cpu-offload" && *word != "--suggest" {
             rest.next();

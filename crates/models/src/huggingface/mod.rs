@@ -87,6 +87,11 @@ impl HuggingFaceModel {
     pub fn is_adapted(&self) -> bool {
         self.training.is_adapted()
     }
+
+    /// The type of its weights, where a request says it.
+    pub fn param_dtype(&self) -> Option<DType> {
+        self.training.dtype
+    }
 }
 
 /// TRL's reward trainer on an H100 reserved 3.2 % more in its second step, of longer texts than the first, than where all are of the longest;

@@ -165,7 +165,13 @@ fn precisions(aim: &Aim<'_>) -> Vec<Candidate> {
         let cost = "arithmetic in fp16, with loss scaling";
         candidate(Precision::AmpFp16, cost, price)
     };
-    let bf16 = || candidate(Precision::Bf16, "weights in bf16", HALF_WEIGHTS);
+    let bf16 = || {
+        let mut half = candidate(Precision::Bf16, "weights in bf16", HALF_WEIGHTS);
+        if aim.request.param_dtype().is_some() {
+            half.patch["model"] = json!({ "param_dtype": "bf16" });
+        }
+        half
+    };
     match (aim.variant.precision, aim.has_bf16()) {
         (Precision::Fp32, true) => {
             let amp = candidate(Precision::AmpBf16, "arithmetic in bf16", 10);

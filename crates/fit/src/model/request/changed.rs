@@ -46,7 +46,7 @@ impl Request {
                 self.read().map(|known| &known.workload),
                 changed.model.has_casts(),
             ) {
-                source::compare(graph, &changed.variants)?;
+                source::compare(graph, &changed.variants, changed.param_dtype())?;
             }
             changed.share(self);
         }

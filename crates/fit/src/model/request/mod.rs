@@ -370,6 +370,11 @@ impl Request {
         self.model.is_adapted()
     }
 
+    /// The type that it says of the weights of a model of transformers.
+    pub fn param_dtype(&self) -> Option<crate::shape::DType> {
+        self.model.param_dtype()
+    }
+
     /// What a person would call the model: the preset's name, or else its class or the kind of description, and the beginning
     /// of its digest.
     pub fn model_name(&self) -> &str {

@@ -8,13 +8,14 @@ use crate::shape::DType;
 use batchfit_models::RequestError;
 use batchfit_step::{Mode, OptimizerImpl, Parallel, Precision, Variant};
 
-/// What to add to the answer, or why a graph cannot run in one of these variants.
+/// What to add to the answer, or why a graph, whose type the request may ask for, cannot run in one of these variants.
 ///
 /// A graph is exported in the dtype that its parameters will have: casts in the model's code, such as
 /// `.to(input_dtype)`, are frozen into it.
 pub(in crate::model::request) fn compare(
     graph: &Graph,
     variants: &[Variant],
+    asked: Option<DType>,
 ) -> Result<Vec<String>, RequestError> {
     let dtypes: BTreeSet<DType> = graph
         .parameters
@@ -52,7 +53,8 @@ pub(in crate::model::request) fn compare(
             }
             continue;
         }
-        if exported != DType::Float32 {
+        // Float32 is converted, unless somebody wants it.
+        if exported != DType::Float32 || asked.is_some() {
             let mut own = Precision::ALL.iter().rev();
             let own = own.find(|own| own.parameters() == exported);
             let ask = own.map_or(String::new(), |own| format!("ask for {}, or ", own.name()));

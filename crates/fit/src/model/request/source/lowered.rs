@@ -133,7 +133,7 @@ impl Request {
             Some(_) | None => invalid,
         })?;
         if let (Workload::Graph(graph), true) = (&lowered.workload, self.model.has_casts()) {
-            let notes = dtype::compare(graph, &self.variants)?;
+            let notes = dtype::compare(graph, &self.variants, self.param_dtype())?;
             lowered.notes.extend(notes);
             let is_own = |variant: &Variant| variant.optimizer == Optimizer::Adamw8bit;
             if self.variants.iter().any(is_own) {

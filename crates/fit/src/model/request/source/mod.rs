@@ -263,11 +263,20 @@ impl ModelSource {
 
     /// Whether PEFT has adapted it, where it is a model of transformers that batchfit builds.
     pub(super) fn is_adapted(&self) -> Option<bool> {
+        self.of_transformers().map(HuggingFaceModel::is_adapted)
+    }
+
+    /// The type that the request says of its weights.
+    pub(super) fn param_dtype(&self) -> Option<crate::shape::DType> {
+        self.of_transformers()
+            .and_then(HuggingFaceModel::param_dtype)
+    }
+
+    /// A model of transformers that batchfit builds.
+    fn of_transformers(&self) -> Option<&HuggingFaceModel> {
         match self {
-            ModelSource::HuggingFace(model) => Some(model.is_adapted()),
-            ModelSource::Preset(preset) => {
-                preset.of_transformers().map(HuggingFaceModel::is_adapted)
-            }
+            ModelSource::HuggingFace(model) => Some(model),
+            ModelSource::Preset(preset) => preset.of_transformers(),
             ModelSource::Layers(_)
             | ModelSource::Inline(..)
             | ModelSource::File(..)
