@@ -23,7 +23,8 @@ fn main() -> ExitCode {
 #[unsafe(link_section = ".init_array")]
 static LOOK_AT_STDOUT: extern "C" fn() = batchfit::cli::look_at_stdout;
 
-/// Has the heap give pages back as soon as nothing is in them, rather than after 10 ms.
+/// Has the heap give pages back as soon as nothing is in them, rather than after 10 ms; and that of C, which SQLite uses, have one arena: one
+/// for each thread kept 8 MiB of a service under load (`tests/service/load.py`).
 fn give_back_at_once() {
     /// `mi_option_purge_delay` of `mi_option_t` in mimalloc.h, version 2; in milliseconds.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
@@ -31,5 +32,15 @@ fn give_back_at_once() {
     // SAFETY: a store to one word of a table of options, for which every value is valid.
     unsafe {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, 0);
+    }
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "the heap's settings are C")]
+    {
+        unsafe extern "C" {
+            safe fn mallopt(option: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
+        }
+        /// `M_ARENA_MAX` of malloc.h.
+        const ARENA_MAX: std::ffi::c_int = -8;
+        mallopt(ARENA_MAX, 1);
     }
 }
