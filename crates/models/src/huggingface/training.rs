@@ -222,8 +222,14 @@ fn own(path: &str) -> &str {
 }
 
 fn adapters(fields: &Fields<'_>) -> Result<Option<Adapters>, RequestError> {
-    let Some(value) = fields.get("lora") else {
-        return Ok(None);
+    let rank;
+    let value = match fields.get("lora") {
+        None => return Ok(None),
+        Some(value) if value.is_u64() => {
+            rank = serde_json::json!({ "r": value });
+            &rank
+        }
+        Some(value) => value,
     };
     let any = Fields::any(value, &fields.at("lora"), "lora")?;
     let is_set = |value: &serde_json::Value| {

@@ -73,8 +73,8 @@ pub(in crate::model::request) enum ModelSchema {
         #[schema(pattern = "^(fp32|bf16|fp16)$")]
         param_dtype: Option<String>,
         /// Low-rank adapters of PEFT, for causal language models: `r`, `lora_alpha`, `lora_dropout`, `use_rslora`, and
-        /// `target_modules`, a list of names or `all-linear`; PEFT's defaults for what is missing.
-        #[schema(value_type = Option<Object>, example = json!({"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}))]
+        /// `target_modules`, a list of names or `all-linear`; PEFT's defaults for what is missing. Or `r` alone: 16.
+        #[schema(value_type = Option<Value>, example = json!({"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}))]
         lora: Option<Value>,
         /// Parameters, or modules with all that is in them, that are not trained: `*` stands for anything but a dot,
         /// `**` for anything.
