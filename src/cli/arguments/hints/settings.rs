@@ -39,6 +39,10 @@ fn is_unasked(key: &str) -> bool {
     })
 }
 
+/// Settings that switch adapters on or off; without one, ranks and the like do.
+const SWITCHES: &str =
+    "adapter finetuning_type train_type training_type tuner_type peft_type use_lora use_peft peft";
+
 /// The flags of a question, each once, and the settings that it has no words for.
 #[derive(Default)]
 struct Question<'k> {
@@ -76,9 +80,16 @@ fn subject(flag: &str) -> &str {
 pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     let (mut model, mut batch, mut asked) = (None, None, Vec::new());
     let (mut has_adapter, mut is_quantized, mut question) = (false, false, Question::default());
+    // Whether all weights are trained, and by a trainer that trains them in float32.
+    let (mut is_full, mut is_upcast, mut is_switched) = (false, false, false);
     let pairs = pairs(settings);
     for (key, value) in &pairs {
         let value = value.as_str();
+        let is_switch = SWITCHES.split(' ').any(|switch| switch == *key);
+        let is_lora = ["lora", "qlora", "dora"].contains(&&*value.to_lowercase());
+        is_full |= is_switch && !is_lora && is_on(value) != Some(true);
+        is_switched |= is_switch;
+        is_upcast |= *key == "finetuning_type" && !is_lora;
         if is_on(value) == Some(false) || ["", "null", "~", "{}"].contains(&value) {
             continue;
         }
@@ -112,6 +123,9 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
             (None, None) => question.unknown.push(*key),
         }
     }
+    if is_full && !has_adapter {
+        asked.retain(|(_, flag)| !flag.starts_with("--with lora"));
+    }
     // What is said of all numbers counts, and not what is said of autocast.
     asked.sort_by_key(|(_, flag)| !flag.starts_with("--precision "));
     for (key, flag) in &asked {
@@ -125,6 +139,9 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     let has = |start: &str| asked.iter().any(|(_, flag)| flag.starts_with(start));
     if has_adapter && !has("--with lora=") {
         question.flags.push("--lora 16".to_owned());
+    }
+    if is_upcast && has("--amp ") && !has("--precision ") {
+        question.flags.push("--with param_dtype=fp32".to_owned());
     }
     if is_quantized && !has("--precision ") && !(has_adapter && has("--amp ")) {
         question.flags.push("--precision bf16".to_owned());
@@ -141,8 +158,11 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
         Some(batch) => format!("probe {} --on CARD --batch {batch}{flags}", model?),
         None => format!("fit {} --on CARD{flags}", model?),
     };
+    let is_of_trl = pairs.iter().any(|(key, _)| *key == "model_name_or_path") && !is_switched;
     let weights = if is_quantized {
         ", with 16-bit weights"
+    } else if is_of_trl && has("--with lora=") {
+        ", with an adapter, which TRL trains only where `use_peft` is true"
     } else {
         ""
     };
@@ -186,6 +206,23 @@ mod tests {
             (
                 factory.to_owned(),
                 "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says",
+            ),
+            // TRL's adapter is off, and LLaMA-Factory converts what it trains to float32 (`init_adapter` of its model/adapter.py).
+            (
+                "model_name_or_path: gpt2\nuse_peft: false\nlora_r: 32\nbf16: true\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --amp bf16` asks about what it says",
+            ),
+            (
+                "model_name_or_path: gpt2\nfinetuning_type: full\nlora_rank: 8\nlora_target: all\nbf16: true\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --amp bf16 --with param_dtype=fp32` asks about what it says",
+            ),
+            (
+                "model_name_or_path: gpt2\nlora_r: 32\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --with lora=32` asks about what it says, with an adapter, which TRL trains only where `use_peft` is true",
+            ),
+            (
+                "base_model: gpt2\nadapter:\nlora_r: 8\nlora_dropout: 0.1\nbf16: true\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --amp bf16` asks about what it says",
             ),
             (
                 format!("model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"),
