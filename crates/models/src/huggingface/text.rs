@@ -103,13 +103,13 @@ pub(super) fn classes_of_pooled(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
-    model: &FnModule<(Tensor, Option<Tensor>)>,
+    model: impl FnOnce(&Tensor) -> (Tensor, Option<Tensor>),
     (labels, width, dropout): (Labels, u64, f64),
 ) -> Result<Graph, RequestError> {
     let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
     let dropout = Dropout::new("dropout".into(), dropout);
     classes(task, tracer, seq_len, labels, |ids| {
-        let (sequence, pooled) = model.forward(ids);
+        let (sequence, pooled) = model(ids);
         let mut pooled_output = pooled.clone().unwrap_or_else(|| ids.clone());
         pooled_output = dropout.forward(&pooled_output);
         let logits = classifier.forward(&pooled_output);

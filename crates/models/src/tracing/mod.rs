@@ -13,6 +13,7 @@
 mod activation;
 mod adapters;
 mod argument;
+mod frame;
 pub(crate) mod functional;
 mod module;
 mod module_path;
@@ -26,6 +27,7 @@ mod views;
 pub(crate) use activation::Activation;
 pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
+pub(crate) use frame::Frame;
 pub(crate) use module::{AnyModule, Module, chain};
 pub(crate) use module_path::{Code, ModulePath};
 pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, FnModule, LayerNorm, Linear};
