@@ -91,6 +91,8 @@ pub(crate) struct Embedding {
     place: ModulePath,
     pub(crate) weight: Tensor,
     padding: Option<u64>,
+    /// What its results are multiplied by.
+    scale: Option<Tensor>,
     adapter: Option<Box<Adapter>>,
 }
 
@@ -106,6 +108,7 @@ impl Embedding {
             adapter: Adapter::of_embedding(tracer, &path, sizes),
             place: ModulePath::new(own, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
         }
     }
 
@@ -115,6 +118,7 @@ impl Embedding {
             weight: weight.clone(),
             place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
             adapter: None,
         }
     }
@@ -134,8 +138,18 @@ impl Embedding {
         self
     }
 
+    /// The same as a class of the model's own, whose buffer `embed_scale` its results are multiplied by.
+    #[must_use]
+    pub(crate) fn scaled(self, tracer: &Tracer, class: String) -> Embedding {
+        let path = self.place.path("embed_scale");
+        Embedding {
+            scale: Some(tracer.buffer(&path, &[], tracer.dtype())),
+            ..self.class(class)
+        }
+    }
+
     pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
-        let how = (self.padding, None);
+        let how = (self.padding, self.scale.as_ref());
         let made = Adapter::embed(self.adapter.as_deref(), indices.tensor(), how, |indices| {
             let tracer = indices.tracer();
             tracer.in_module(&self.place, || self.look_up(indices))
@@ -145,7 +159,11 @@ impl Embedding {
 
     /// The same, called by a class of the model's own.
     pub(crate) fn look_up(&self, indices: impl Tensors) -> Tensor {
-        functional::embedding(indices, &self.weight, self.padding)
+        let words = functional::embedding(indices, &self.weight, self.padding);
+        match &self.scale {
+            Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
+            None => words,
+        }
     }
 
     /// `x[indices]` of the weight by tensors, as an index and not as an embedding.
@@ -159,6 +177,7 @@ impl Embedding {
             weight: tracer.frozen_parameter(&format!("{path}.weight"), &[rows, width]),
             place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
             adapter: None,
         }
     }
