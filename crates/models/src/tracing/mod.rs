@@ -24,7 +24,6 @@ mod reductions;
 mod tracer;
 mod views;
 
-pub(crate) use activation::Activation;
 pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
 pub(crate) use frame::Frame;

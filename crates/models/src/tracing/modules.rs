@@ -9,7 +9,6 @@ use super::module_path::ModulePath;
 use super::operands::Tensors;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
-use super::views::Views as _;
 use crate::shape::DType;
 
 /// A class of the model's own, whose `forward` takes one tensor. What it calls is held by the closure.
@@ -164,11 +163,6 @@ impl Embedding {
             Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
             None => words,
         }
-    }
-
-    /// `x[indices]` of the weight by tensors, as an index and not as an embedding.
-    pub(crate) fn index(&self, indices: &Tensor) -> Tensor {
-        (&self.weight).index(&[Some(indices)])
     }
 
     /// The same with a weight that is not trained.

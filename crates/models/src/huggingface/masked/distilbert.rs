@@ -94,17 +94,19 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             text::answer(task, tracer, seq_len, forward, &qa_outputs)
         }
         _ => {
-            let activation = Activation::named(&tracer, "activation".into(), &shape.activation);
-            let vocab_transform = linear("vocab_transform", shape.width);
-            let norm = LayerNorm::new(&tracer, "vocab_layer_norm".into(), shape.width, EPS);
-            let vocab_projector = if config.flag("tie_word_embeddings", true)? {
-                let bias = tracer.parameter("vocab_projector.bias", &[shape.vocabulary]);
-                Linear::tied("vocab_projector".into(), &words.weight, Some(bias))
-            } else {
-                linear("vocab_projector", shape.vocabulary)
+            let is_tied = config.flag("tie_word_embeddings", true)?;
+            let head = |x: &Tensor| {
+                let mut logits = at.linear("vocab_transform", [shape.width; 2], true, x);
+                logits = at.activation("activation", &shape.activation, logits);
+                logits = at.layer_norm("vocab_layer_norm", shape.width, EPS, logits);
+                if !is_tied {
+                    let sizes = [shape.width, shape.vocabulary];
+                    return at.linear("vocab_projector", sizes, true, logits);
+                }
+                let bias = at.parameter("vocab_projector.bias", &[shape.vocabulary]);
+                let projector = Linear::tied("vocab_projector".into(), &words.weight, Some(bias));
+                projector.forward(logits)
             };
-            let head =
-                |x: &Tensor| chain(&[&vocab_transform, &activation, &norm, &vocab_projector], x);
             text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary)
         }
     }
