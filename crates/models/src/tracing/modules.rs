@@ -1,4 +1,4 @@
-//! `torch.nn`'s modules: each registers its parameters when it is made, and runs its `forward`.
+//! `torch.nn`'s modules: each has its parameters once it is made, and runs its `forward`.
 
 use std::borrow::Cow;
 
@@ -10,25 +10,6 @@ use super::operands::Tensors;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
 use crate::shape::DType;
-
-/// A class of the model's own, whose `forward` takes one tensor. What it calls is held by the closure.
-pub(crate) struct FnModule<T = Tensor> {
-    place: ModulePath,
-    forward: Box<dyn Fn(&Tensor) -> T>,
-}
-
-impl<T> FnModule<T> {
-    pub(crate) fn new(place: ModulePath, forward: impl Fn(&Tensor) -> T + 'static) -> FnModule<T> {
-        FnModule {
-            place,
-            forward: Box::new(forward),
-        }
-    }
-
-    pub(crate) fn forward(&self, x: &Tensor) -> T {
-        x.tracer().in_module(&self.place, || (self.forward)(x))
-    }
-}
 
 /// `torch.nn.Linear`.
 #[derive(Debug, Clone)]
