@@ -180,17 +180,18 @@ pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &A
     }
 }
 
-/// Attention of all tokens to all, as BERT, ALBERT, DistilBERT and ViT write it: what it gives
-/// each token, with the queries, keys and values that the caller's names hold on to.
+/// Attention of all tokens to all, as BERT, ALBERT, DistilBERT and ViT write it, by three linear layers: what it gives each token, with the
+/// queries, keys and values that the caller's names hold on to.
 pub(super) fn self_attention(
-    x: &Tensor,
-    [query, key, value]: [&Linear; 3],
+    at: &Frame,
+    (names, sizes, bias): ([&str; 3], [u64; 2], bool),
     head_dim: u64,
     dropout: f64,
+    x: &Tensor,
 ) -> (Tensor, [Tensor; 3]) {
     let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
     let heads = [batch, seq_len, Size::REST, head_dim.into()];
-    let states = [query, key, value].map(|linear| linear.forward(x).view(&heads).transpose(1, 2));
+    let states = names.map(|name| at.linear(name, sizes, bias, x).view(&heads).transpose(1, 2));
     let settings = Attention {
         dropout,
         scale: Some((head_dim as f64).powf(-0.5)),

@@ -3,9 +3,9 @@
 //! Python's `.to(device)` of a tensor that is there already returns the same tensor, and is left out.
 
 use super::attention::padded;
+use super::generation::{GenerationTraits, Past, generated};
 use super::heads::{causal_language_loss, chunked_loss};
 use crate::huggingface::prelude::*;
-use crate::tracing::Scalar;
 use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
 
 /// A batch of token ids.
@@ -19,26 +19,41 @@ fn positions(tracer: &Tracer, name: &str) -> Tensor {
     tracer.input(name, &[Extent::BATCH], DType::Int64)
 }
 
-/// `...ForCausalLM`: each token is told from those before it.
-pub(super) fn next_token(
+/// What tells tokens: what makes logits of states, of how many words, and whether they live on beside the loss.
+pub(super) struct WordHead<F> {
+    pub(super) logits: F,
+    pub(super) vocabulary: u64,
+    pub(super) keeps_logits: bool,
+}
+
+/// `...ForCausalLM`: each token is told from those before it, or text is generated.
+pub(super) fn language_model<F: Fn(Tensor) -> Tensor>(
     task: &Task<'_>,
     tracer: Tracer,
-    seq_len: u64,
-    forward: impl FnOnce(&Tensor) -> Tensor,
-    (lm_head, vocabulary): (&Linear, u64),
+    (seq_len, traits): (u64, GenerationTraits),
+    forward: impl Fn(&Tensor, Past<'_>) -> Tensor,
+    head: WordHead<F>,
 ) -> Result<Graph, RequestError> {
+    if let Some(generation) = &task.sizes.generation {
+        return generated(task, tracer, (generation, &traits), forward, head.logits);
+    }
     // One tensor, as training scripts do it: the model shifts its labels itself.
     let ids = ids(&tracer, "labels", seq_len);
-    let outputs = padded(task, &ids, || forward(&ids));
+    let outputs = padded(task, &ids, || forward(&ids, None));
+    let mut kept = None;
     let loss = if let Some(chunks) = task.sizes.loss_chunks {
-        let loss = chunked_loss(|hidden| lm_head.forward(hidden), &outputs, &ids, chunks);
+        let logits = |hidden: &Tensor| (head.logits)(hidden.clone());
+        let loss = chunked_loss(logits, &outputs, &ids, chunks);
         loss.and_drop(outputs)
     } else {
-        let logits = lm_head.forward((&outputs).alias());
-        let loss = causal_language_loss(&logits, &ids, vocabulary);
+        let logits = (head.logits)((&outputs).alias());
+        let loss = causal_language_loss(&logits, &ids, head.vocabulary);
+        kept = head.keeps_logits.then(|| logits.clone());
         loss.and_drop((outputs, logits))
     };
-    task.finish(tracer, &loss)
+    let graph = task.finish(tracer, &loss);
+    drop(kept);
+    graph
 }
 
 /// The head of a language model, whose weight is that of its words where they are tied.
@@ -103,13 +118,13 @@ pub(super) fn classes_of_pooled(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
-    model: &FnModule<(Tensor, Option<Tensor>)>,
+    model: impl FnOnce(&Tensor) -> (Tensor, Option<Tensor>),
     (labels, width, dropout): (Labels, u64, f64),
 ) -> Result<Graph, RequestError> {
     let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
     let dropout = Dropout::new("dropout".into(), dropout);
     classes(task, tracer, seq_len, labels, |ids| {
-        let (sequence, pooled) = model.forward(ids);
+        let (sequence, pooled) = model(ids);
         let mut pooled_output = pooled.clone().unwrap_or_else(|| ids.clone());
         pooled_output = dropout.forward(&pooled_output);
         let logits = classifier.forward(&pooled_output);
@@ -127,14 +142,15 @@ pub(super) struct Classified {
     pub(super) held: Vec<Tensor>,
 }
 
-/// `...ForSequenceClassification` of decoders: a label for each text, from its last token.
+/// `...ForSequenceClassification` of decoders: a label for each text, from its last token that is not `padding`. Logits may live on beside
+/// the loss.
 pub(super) fn classes_of_last_token(
-    (task, seq_len, padding): (&Task<'_>, u64, Option<u64>),
+    (task, seq_len, padding): (&Task<'_>, u64, i64),
     tracer: Tracer,
     forward: impl FnOnce(&Tensor) -> Tensor,
-    (score, labels): (&Linear, Labels),
+    (width, labels, keeps_logits): (u64, Labels, bool),
 ) -> Result<Graph, RequestError> {
-    let padding = the_padding(&task.config, padding)?;
+    let score = Linear::new(&tracer, "score", [width, labels.count], false);
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
     let outputs = padded(task, &ids, || forward(&ids));
@@ -147,15 +163,18 @@ pub(super) fn classes_of_last_token(
         (&logits).index(&[Some(&rows), Some(&last_non_pad_token)])
     };
     let loss = labels.loss(&pooled_logits, &given);
+    let kept = keeps_logits.then(|| pooled_logits.clone());
     drop((outputs, logits, last_non_pad_token));
     drop((non_pad_mask, token_indices, pooled_logits));
-    task.finish(tracer, &loss)
+    let graph = task.finish(tracer, &loss);
+    drop(kept);
+    graph
 }
 
 /// The token that fills the ends of texts, without which no batch can be classified.
-fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, RequestError> {
+pub(super) fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<i64, RequestError> {
     let token = token.and_then(|token| i64::try_from(token).ok());
-    token.map(Scalar::Int).ok_or_else(|| {
+    token.ok_or_else(|| {
         config.wrong("pad_token_id", "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
         )
     })
