@@ -106,11 +106,7 @@ struct Side {
 impl MatMul {
     /// Opens the library on the current context.
     pub(crate) fn open() -> Result<MatMul, GpuError> {
-        if !Library::CublasLt.is_present() {
-            return Err(GpuError::LibrariesMissing {
-                libraries: Library::CublasLt.to_string(),
-            });
-        }
+        Library::CublasLt.expect_present()?;
         let mut handle: cublasLtHandle_t = ptr::null_mut();
         // SAFETY: the library is present, a context is current, and `handle` is a place.
         check("cublasLtCreate", unsafe {
