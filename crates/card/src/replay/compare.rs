@@ -49,21 +49,12 @@ pub(super) fn compare(
     // A stable sort: the default goes before what is no better.
     crate::order::by_key(&mut rows, |row| {
         (
-            rank(row.verdict),
+            row.verdict.severity(),
             row.smallest_limit_bytes.unwrap_or(u64::MAX),
             row.peak_reserved_bytes,
         )
     });
     rows
-}
-
-fn rank(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Fits => 0,
-        Verdict::FitsWithRetries => 1,
-        Verdict::OutOfMemory => 2,
-        Verdict::Failed => 3,
-    }
 }
 
 fn row(requests: &Requests<'_>, conditions: &Conditions, settings: &Settings) -> ComparisonRow {

@@ -92,11 +92,6 @@ pub(super) fn held_exactly(
     player.allocator.snapshot()
 }
 
-/// Where a recording's expandable segments can lie.
-pub(super) fn spaces(recording: &Recording, settings: &Settings) -> Spaces {
-    Spaces::of(recording, settings)
-}
-
 pub(super) fn start<'r>(
     recording: &'r Recording,
     settings: &'r Settings,
