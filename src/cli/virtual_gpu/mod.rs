@@ -288,7 +288,7 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
         ..ReplayOptions::default()
     };
     let replay = replay(&recording, &asked).map_err(|error| error.to_string())?;
-    Ok(ReplayReport::of(&recording, &replay))
+    Ok(replay.report)
 }
 
 /// Whether a file is there that can be read without waiting: a script may have put a pipe in its place, or a link to one.

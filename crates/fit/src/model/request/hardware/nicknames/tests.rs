@@ -26,7 +26,7 @@ fn case_and_dashes_and_makers_are_forgiven() {
 
 #[test]
 fn every_card_answers_to_its_name_and_its_product() {
-    for card in CARDS {
+    for card in CARDS.iter() {
         assert_eq!(card_and_count(card.name).0, card.name);
         let by_product = Card::find(card_and_count(card.product).0).unwrap();
         assert_eq!(by_product.product, card.product);
