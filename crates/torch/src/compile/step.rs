@@ -331,8 +331,7 @@ impl Training {
             let scale = self.eager.empty(&[], DType::Float32);
             // A scale that cannot overflow: predictions and probes never skip a step.
             self.eager.launch(Kernel::Fill(1.0), &[], &[&scale]);
-            let growth = self.eager.empty(&[], DType::Int32);
-            self.eager.launch(Kernel::Fill(0.0), &[], &[&growth]);
+            let growth = self.eager.zeros(&[], DType::Int32);
             self.eager.set_category(Category::Activations);
             self.scaler = Some(Scaler {
                 scale: Rc::new(scale),
@@ -361,8 +360,7 @@ impl Training {
             eager.scratch(4)
         };
         let zero = eager.scratch(4);
-        let found_inf = Rc::new(eager.empty(&[], DType::Float32));
-        eager.launch(Kernel::Fill(0.0), &[], &[&found_inf]);
+        let found_inf = Rc::new(eager.zeros(&[], DType::Float32));
         let copied = eager.scratch(4);
         let gradients: Vec<Tensor> = self
             .trained

@@ -189,16 +189,16 @@ impl OpRecord {
         self.edges.is_some()
     }
 
-    /// Saves a tensor for the backward pass, or leaves a note of it under a checkpoint.
+    /// Saves a tensor, where there is one, for the backward pass, or leaves a note of it under a checkpoint.
     ///
     /// Called in the order in which the node lets go of them: inputs by argument name, then outputs.
-    pub fn save(
+    pub fn save<'a>(
         &mut self,
         eager: &mut Eager,
         name: &'static str,
-        tensor: &Tensor,
+        tensor: impl Into<Option<&'a Tensor>>,
     ) -> Result<(), Stop> {
-        if self.is_recorded() {
+        if let (true, Some(tensor)) = (self.is_recorded(), tensor.into()) {
             let slot = eager.pack(tensor)?;
             self.saved.push((name, slot));
         }

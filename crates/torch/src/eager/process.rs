@@ -253,8 +253,31 @@ impl Eager {
     }
 
     /// Emits a launch.
-    pub fn launch(&mut self, kernel: Kernel, inputs: &[&TensorBody], outputs: &[&TensorBody]) {
-        self.launch_with(kernel, inputs, outputs, None);
+    pub fn launch(
+        &mut self,
+        kernel: impl Into<Kernel>,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+    ) {
+        self.launch_with(kernel.into(), inputs, outputs, None);
+    }
+
+    /// Launches what computes a tensor that was made for it.
+    pub fn computed(
+        &mut self,
+        result: TensorBody,
+        kernel: impl Into<Kernel>,
+        inputs: &[&TensorBody],
+    ) -> Tensor {
+        self.launch(kernel, inputs, &[&result]);
+        Tensor::new(result)
+    }
+
+    /// A tensor of zeros with row-major strides.
+    pub fn zeros(&mut self, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
+        let zeros = self.empty(shape, dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        zeros
     }
 
     /// Emits a launch that may use scratch memory.

@@ -286,8 +286,7 @@ fn along(eager: &mut Eager, tensor: &Tensor, dim: usize) -> Output {
 /// What an elementwise function of a tensor makes.
 fn made_like(eager: &mut Eager, tensor: &TensorBody) -> Tensor {
     let made = eager.empty_like(tensor, tensor.dtype);
-    eager.launch(STEP, &[tensor], &[&made]);
-    Tensor::new(made)
+    eager.computed(made, STEP, &[tensor])
 }
 
 /// A list goes from its end.

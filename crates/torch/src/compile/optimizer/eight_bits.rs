@@ -134,8 +134,7 @@ pub(super) fn torchao(eager: &mut Eager, parameters: &mut [Trained], mine: &[usi
 /// A moment as large as the parameter.
 fn moment(eager: &mut Eager, parameter: &mut Trained, name: &str, dtype: DType) {
     eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty_like(&parameter.tensor, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+    let made = eager.zeros_like(&parameter.tensor, dtype);
     parameter.state.push(Tensor::new(made));
 }
 

@@ -294,8 +294,7 @@ fn update(
 /// A state of zeros.
 fn zeros(eager: &mut Eager, parameter: &mut Trained, name: &str, shape: &[Extent], dtype: DType) {
     eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty(shape, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+    let made = eager.zeros(shape, dtype);
     parameter.state.push(Tensor::new(made));
 }
 

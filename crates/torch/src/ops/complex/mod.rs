@@ -267,8 +267,7 @@ impl Eager {
             let strides = strides_like(&x.shape, &x.strides);
             let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
             let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-            eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, Kernel::MemoryOnly("abs"), &[gradient, &sign])
         }))
     }
 
@@ -293,8 +292,7 @@ impl Eager {
             let _zero = eager.empty(&[], complex);
             let _mask = eager.empty_strided(&x.shape, strides.clone(), DType::Bool);
             let grad_x = eager.empty_strided(&x.shape, strides.clone(), complex);
-            eager.launch(Kernel::MemoryOnly("angle"), &[gradient, x], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, Kernel::MemoryOnly("angle"), &[gradient, x])
         }))
     }
 }

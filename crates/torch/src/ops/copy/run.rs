@@ -17,8 +17,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("index")];
-            eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, Kernel::GatherGrad { dim }, &inputs)
         }))
     }
 
@@ -130,8 +129,7 @@ impl Eager {
             return Rc::clone(gradient);
         }
         let copy = self.empty(&gradient.shape, gradient.dtype);
-        self.launch(Kernel::Copy, &[gradient], &[&copy]);
-        Rc::new(copy)
+        self.computed(copy, Kernel::Copy, &[gradient])
     }
 
     pub fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {

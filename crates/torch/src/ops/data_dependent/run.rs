@@ -113,8 +113,7 @@ impl Eager {
         }));
         self.launch(kernel::counted(repeats.shape.len()), &[repeats], &[&sums]);
         let places = self.empty(&[rows], repeats.dtype);
-        self.launch(kernel::repeated_places(), &[&sums], &[&places]);
-        Tensor::new(places)
+        self.computed(places, kernel::repeated_places(), &[&sums])
     }
 
     /// `bincount`: the smallest and the largest element are read by the host first.
@@ -122,8 +121,7 @@ impl Eager {
         let dense = self.dense_copy(x);
         self.extreme_position(x.numel());
         self.extreme_position(x.numel());
-        let counts = self.empty(&[rows], DType::Int64);
-        self.launch(Kernel::Fill(0.0), &[], &[&counts]);
+        let counts = self.zeros(&[rows], DType::Int64);
         self.scatter_along(&counts, 0, &dense, (Combine::Add, Err(1.0)));
         Tensor::new(counts)
     }

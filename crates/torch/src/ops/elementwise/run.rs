@@ -158,6 +158,13 @@ impl Eager {
         self.empty_strided(&tensor.shape, strides, dtype)
     }
 
+    /// Zeros laid out like a tensor.
+    pub fn zeros_like(&mut self, tensor: &TensorBody, dtype: DType) -> TensorBody {
+        let zeros = self.empty_like(tensor, dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        zeros
+    }
+
     /// The result of an elementwise function: laid out like the first operand of its shape, a dense one
     /// if there is one.
     pub fn broadcast_like(&mut self, operands: &[&TensorBody], dtype: DType) -> TensorBody {

@@ -218,12 +218,11 @@ impl Eager {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let _places = eager.empty(&whole, DType::Int64);
             let _taken = eager.empty(&gradient.shape, DType::Int64);
-            eager.launch(
+            eager.computed(
+                grad_x,
                 Kernel::MemoryOnly("as_strided_backward"),
                 &[gradient],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            )
         })
     }
 }

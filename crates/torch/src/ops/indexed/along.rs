@@ -76,8 +76,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
             infer: |(bins, _), x| Ok(vec![(x[0].0, vec![Extent::fixed(*bins)])]),
             run: |&(_, range), eager, x, context| {
                 let y = eager.empty(&context.results[0], x[0].dtype);
-                eager.launch(ordering::histogram(range), &[&x[0]], &[&y]);
-                Ok(vec![Tensor::new(y)])
+                Ok(vec![eager.computed(
+                    y,
+                    ordering::histogram(range),
+                    &[&x[0]],
+                )])
             },
         };
         Ok(count.on(args.all(&["self"])?))
@@ -92,8 +95,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
             },
             run: |_, eager, x, context| {
                 let y = eager.empty(&context.results[0], DType::Int64);
-                eager.launch(ordering::one_hot(x[0].shape.len()), &[&x[0]], &[&y]);
-                Ok(vec![Tensor::new(y)])
+                Ok(vec![eager.computed(
+                    y,
+                    ordering::one_hot(x[0].shape.len()),
+                    &[&x[0]],
+                )])
             },
         };
         let operands = args.all(&["self"])?;

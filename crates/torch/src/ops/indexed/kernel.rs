@@ -133,7 +133,7 @@ impl Eager {
         let (inputs, names) = operands(x, "x", &seen);
         let form = Form::each(names.len(), body);
         let generated = Generated::of("index", names, ["result"], form);
-        self.launch(generated.into(), &inputs, &[result]);
+        self.launch(generated, &inputs, &[result]);
     }
 
     /// `into[positions] = values`, or a number. Indices outside are left out. Of equal ones any may stay, as in PyTorch.
@@ -176,7 +176,7 @@ impl Eager {
         if let Err(number) = values {
             generated = generated.with("value", Number::Real(number));
         }
-        self.launch(generated.into(), &inputs, &[into]);
+        self.launch(generated, &inputs, &[into]);
     }
 
     /// Writes which row each index means, counted through the marked dimensions of `into`, to `linear`.
@@ -206,7 +206,7 @@ impl Eager {
         let (inputs, names) = operands(into, "into", &seen);
         let form = Form::each(names.len(), body);
         let generated = Generated::of("index_put_", names, ["linear"], form);
-        self.launch(generated.into(), &inputs, &[&linear]);
+        self.launch(generated, &inputs, &[&linear]);
     }
 
     /// Adds `values`, in row-major order, to the rows that [`Eager::linear_positions`] found.
@@ -238,7 +238,7 @@ impl Eager {
         };
         let written = Written::Values;
         let generated = placing::by_owners("index_put_", &places, Combine::Add, written, NONE);
-        self.launch(generated.into(), &[&values, &linear], &[into]);
+        self.launch(generated, &[&values, &linear], &[into]);
     }
 
     /// `into[index] = combine(into[index], values)` along a dimension of tensors with as many dimensions.
@@ -274,12 +274,12 @@ impl Eager {
             Ok(values) => {
                 let how = (combine, Written::Values);
                 let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel.into(), &[&line(values), &index], &[&into]);
+                self.launch(kernel, &[&line(values), &index], &[&into]);
             }
             Err(number) => {
                 let how = (combine, Written::Number(number));
                 let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel.into(), &[&index], &[&into]);
+                self.launch(kernel, &[&index], &[&into]);
             }
         }
     }
@@ -297,7 +297,7 @@ impl Eager {
         }
         let index = across(index, &result.shape, dim);
         let generated = placing::gather(x.shape.len(), dim);
-        self.launch(generated.into(), &[x, &index], &[result]);
+        self.launch(generated, &[x, &index], &[result]);
     }
 
     /// `into[.., index, ..] = combine(into[.., index, ..], values)` along a dimension.

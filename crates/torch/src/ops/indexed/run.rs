@@ -79,8 +79,7 @@ impl Eager {
         let y = self.empty(&shape, x.dtype);
         self.select_along(x, dim, index, &y);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&like.0, like.1);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&like.0, like.1);
             let added = (Combine::Add, Ok(&**gradient));
             eager.write_along(&grad_x, dim, saved.get("index"), added);
             Rc::new(grad_x)
@@ -109,7 +108,7 @@ impl Eager {
     /// What is left of some dimensions, without a gradient.
     pub(super) fn plain(
         &mut self,
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         x: &Tensor,
         (shape, dims): (&[Extent], &[usize]),
         dtype: DType,
@@ -129,8 +128,7 @@ impl Eager {
         (dim, kept): (usize, bool),
     ) -> Tensor {
         draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&like.0, like.1);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&like.0, like.1);
             let whole = |tensor: &TensorBody| {
                 let (mut shape, mut strides) = (tensor.shape.to_vec(), tensor.strides.to_vec());
                 if !kept && shape.len() < like.0.len() {
@@ -170,8 +168,7 @@ impl Eager {
         let whole = x.shape.clone();
         let count = indices.len();
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&whole, gradient.dtype);
             let indices = saved_indices(saved, count);
             let places = super::writing::Places {
                 indices: &indices,
@@ -205,7 +202,7 @@ impl Eager {
     /// `max(dim)`, `topk`: values, then positions, which are saved. `along` says whether results have the dimension.
     pub(super) fn choose(
         &mut self,
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         x: &Tensor,
         shape: &[Extent],
         along: (usize, bool),
@@ -226,14 +223,13 @@ impl Eager {
     }
 
     /// `tril` or `triu`; of the gradient the same.
-    pub(super) fn triangle(&mut self, x: &Tensor, kernel: Kernel) -> Tensor {
+    pub(super) fn triangle(&mut self, x: &Tensor, kernel: Generated) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(kernel.clone(), &[x], &[&y]);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            eager.launch(kernel, &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 
@@ -319,8 +315,7 @@ impl Eager {
             drop(scattered.then(|| eager.empty(&gradient.shape, own)));
             let grad_x = eager.empty(&gradient.shape, own);
             let kernel = running_sum(dim, gradient.shape.len(), true);
-            eager.launch(kernel, &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 }

@@ -301,7 +301,7 @@ impl Eager {
                     ["mask", "value", "old"],
                     "result = mask ? (T)value : (T)old;",
                 );
-                self.launch(kernel.into(), &[&mask, value, into], &[into]);
+                self.launch(kernel, &[&mask, value, into], &[into]);
             }
             Err(number) => {
                 let kernel = Generated::map(
@@ -310,7 +310,7 @@ impl Eager {
                     "result = mask ? (T)value : (T)old;",
                 );
                 let kernel = kernel.with("value", Number::Real(number));
-                self.launch(kernel.into(), &[&mask, into], &[into]);
+                self.launch(kernel, &[&mask, into], &[into]);
             }
         }
     }
@@ -356,7 +356,7 @@ impl Eager {
             Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
             Indexed::Scatter { dim, .. } => {
                 let kernel = placing::gather(gradient.shape.len(), *dim);
-                self.launch(kernel.into(), &[gradient, &indices[0]], &[&result]);
+                self.launch(kernel, &[gradient, &indices[0]], &[&result]);
             }
             _ => {}
         }

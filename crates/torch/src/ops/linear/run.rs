@@ -123,8 +123,7 @@ impl Eager {
                 eager.use_blas();
                 let by = flipped(&in_out(saved.get("weight"), layout));
                 let read = copy.as_ref().unwrap_or(gradient);
-                eager.launch(Kernel::MatMul, &[read, &by], &[&result]);
-                Tensor::new(result)
+                eager.computed(result, Kernel::MatMul, &[read, &by])
             };
             let grad_weight = |eager: &mut Eager| {
                 let result = eager.empty(&weight_shape, gradient.dtype);
@@ -143,8 +142,7 @@ impl Eager {
                         Tensor::new(view)
                     }
                     WeightLayout::InOut => {
-                        eager.launch(Kernel::MatMul, &[&flipped(x), gradient], &[&result]);
-                        Tensor::new(result)
+                        eager.computed(result, Kernel::MatMul, &[&flipped(x), gradient])
                     }
                 }
             };

@@ -131,8 +131,7 @@ impl Eager {
             vec![Some(Tensor::new(grad_x))]
         });
         let losses = if of.zero_infinity {
-            let zero = Tensor::new(self.empty(&[], x.dtype));
-            self.launch(Kernel::Fill(0.0), &[], &[&zero]);
+            let zero = Tensor::new(self.zeros(&[], x.dtype));
             let infinite = self.with_number("aten.eq.Scalar", &losses, "other", f64::INFINITY)?;
             self.apply("aten.where.self", &[&infinite, &zero, &losses])?
         } else {

@@ -106,17 +106,14 @@ impl Likelihood {
 }
 
 /// `target (, weight) -> weights`: that of each label that counts.
-pub(super) fn label_weights(ignored: i64, classes: Extent) -> Kernel {
+pub(super) fn label_weights(ignored: i64, classes: Extent) -> Generated {
     let body = "const i64 label = t.at(i); y.set_at(label == ignored ? (T)0 : (T)weight(wrapped(label, classes)), i);";
     Generated::each("cross_entropy", ["t", "weight"], ["y"], 0, body)
         .with("ignored", Number::Whole(ignored))
         .with("classes", Number::Length(classes))
-        .into()
 }
 
 /// `x / n`.
-pub(super) fn quotient(count: Extent) -> Kernel {
-    Generated::map("div", ["x"], "result = x / (T)n;")
-        .with("n", Number::Length(count))
-        .into()
+pub(super) fn quotient(count: Extent) -> Generated {
+    Generated::map("div", ["x"], "result = x / (T)n;").with("n", Number::Length(count))
 }

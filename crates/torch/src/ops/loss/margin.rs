@@ -79,7 +79,7 @@ pub(super) fn losses(function: LossFunction, rank: usize, weighted: bool) -> Ker
 }
 
 /// The sum or the mean of all examples' losses.
-pub(super) fn total(rank: usize, is_mean: bool) -> Kernel {
+pub(super) fn total(rank: usize, is_mean: bool) -> Generated {
     let finish = if is_mean {
         "y = s / (T)count;"
     } else {
@@ -87,7 +87,7 @@ pub(super) fn total(rank: usize, is_mean: bool) -> Kernel {
     };
     let dims: Vec<usize> = (0..rank).collect();
     let texts = ["T", "s = 0;", "s += (T)x;", "s += o;", finish];
-    Generated::reduce("multi_margin_loss", ["x"], ["y"], dims, texts).into()
+    Generated::reduce("multi_margin_loss", ["x"], ["y"], dims, texts)
 }
 
 /// `grad, x, t (, weight or is_target) -> grad_x`.
@@ -96,7 +96,7 @@ pub(super) fn gradient(
     rank: usize,
     weighted: bool,
     examples: Extent,
-) -> Kernel {
+) -> Generated {
     let (_, class, _) = places(rank);
     let of = |class_index: &str| class.replace('j', class_index);
     let incoming = match summary {
@@ -143,7 +143,5 @@ pub(super) fn gradient(
         inputs.extend(weighted.then_some("weight"));
         along_classes(function.name(), inputs, vec!["grad_x"], rank, (1, body))
     };
-    with_margin(kernel, function)
-        .with("examples", Number::Length(examples))
-        .into()
+    with_margin(kernel, function).with("examples", Number::Length(examples))
 }

@@ -25,11 +25,9 @@ pub(super) struct Paths {
 }
 
 /// How many labels there are at most.
-pub(super) fn longest(labels: Extent) -> Kernel {
+pub(super) fn longest(labels: Extent) -> Generated {
     let none: [&'static str; 0] = [];
-    Generated::map("ctc_loss", none, "result = (T)n;")
-        .with("n", Number::Length(labels))
-        .into()
+    Generated::map("ctc_loss", none, "result = (T)n;").with("n", Number::Length(labels))
 }
 
 /// What is called alike in both passes: `label(s)` is the class of a state, `start` where the sample's labels begin.
@@ -65,7 +63,7 @@ const LOG_SUM: &str = "
     const T most = maximum(a, maximum(b, c)), top = most == -INFINITY ? (T)0 : most;";
 
 impl Paths {
-    fn finished(self, kernel: Generated, classes: Extent) -> Kernel {
+    fn finished(self, kernel: Generated, classes: Extent) -> Generated {
         let [time_step, class_step, label_step] = self.steps;
         kernel
             .with("blank", Number::Whole(self.blank.cast_signed()))
@@ -77,11 +75,10 @@ impl Paths {
             .with("class_step", Number::Length(class_step))
             .with("label_step", Number::Length(label_step))
             .with("joined", Number::Truth(self.joined))
-            .into()
     }
 
     /// `x, targets (, lengths, lengths) -> loss, table` of sums over beginnings (`ctc_loss_log_alpha_gpu_kernel`).
-    pub(super) fn forward(self, classes: Extent, stride: Extent) -> Kernel {
+    pub(super) fn forward(self, classes: Extent, stride: Extent) -> Generated {
         let lengths = if self.with_lengths { GIVEN } else { TOLD };
         let body = filled!("paths/forward.cu", SAMPLE, lengths, EMPTY, LOG_SUM);
         let mut inputs = vec!["x", "targets"];
@@ -97,7 +94,7 @@ impl Paths {
 
     /// `x, targets, grad, loss, table -> grad_x, ends`: sums over ends as well
     /// (`ctc_loss_backward_log_beta_gpu_kernel`), and both together by classes (`ctc_loss_backward_collect_gpu_kernel`).
-    pub(super) fn backward(self, classes: Extent, steps: [Extent; 2]) -> Kernel {
+    pub(super) fn backward(self, classes: Extent, steps: [Extent; 2]) -> Generated {
         let body = filled!("paths/backward.cu", SAMPLE, READ, LOG_SUM);
         let inputs = ["x", "targets", "grad", "loss", "table"];
         let kernel = Generated::rows("ctc_loss", inputs, ["grad_x", "ends"], [1], body)

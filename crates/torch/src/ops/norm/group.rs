@@ -15,9 +15,7 @@ impl Eager {
     ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), weight, bias]);
         draft.save(self, "input", x)?;
-        if let Some(weight) = weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight)?;
         let channels = [x.shape[1]];
         let y = self.empty(&x.shape, x.dtype);
         let [mean, inverse_std] =
@@ -44,7 +42,7 @@ impl Eager {
         let mut outputs = vec![&y];
         outputs.extend(&made);
         let momentum = running.map(|(momentum, _)| momentum);
-        self.launch(norm.forward(eps, momentum).into(), &inputs, &outputs);
+        self.launch(norm.forward(eps, momentum), &inputs, &outputs);
         drop((seen, made));
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
@@ -95,9 +93,7 @@ impl Eager {
         let (samples, channels) = (x.shape[0], x.shape[1]);
         let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
         draft.save(self, "input", &x)?;
-        if let Some(weight) = &weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight.as_ref())?;
         let by_group = [samples, Extent::fixed(groups)];
         let by_sample = [samples, channels];
         let y = self.empty(&x.shape, x.dtype);
@@ -123,7 +119,7 @@ impl Eager {
             let mut inputs = vec![&of_x];
             inputs.extend(parameters.iter().flatten());
             let outputs = [&of_y, &statistics[0], &statistics[1]];
-            self.launch(norm.forward(eps, None).into(), &inputs, &outputs);
+            self.launch(norm.forward(eps, None), &inputs, &outputs);
         }
         draft.save(self, "mean", &mean)?;
         draft.save(self, "rstd", &inverse_std)?;
@@ -218,7 +214,7 @@ impl Eager {
         let mut inputs = vec![gradient, x];
         inputs.extend(statistics);
         let with_weight: Vec<&TensorBody> = inputs.iter().copied().chain(weight).collect();
-        self.launch(norm.gradient().into(), &with_weight, &[grad_x]);
+        self.launch(norm.gradient(), &with_weight, &[grad_x]);
         let Some(parameter) = of_weight.or(of_bias) else {
             return;
         };
@@ -233,7 +229,7 @@ impl Eager {
             (Some(of_weight), of_bias) => {
                 let mut outputs = vec![of_weight];
                 outputs.extend(of_bias);
-                let kernel = norm.weight_gradient(&others, of_bias.is_some()).into();
+                let kernel = norm.weight_gradient(&others, of_bias.is_some());
                 self.launch(kernel, &inputs, &outputs);
             }
             (None, Some(of_bias)) => {

@@ -91,13 +91,9 @@ impl Eager {
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
         let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
-        if let Some(bias) = &bias {
-            draft.save(self, "bias", bias)?;
-        }
+        draft.save(self, "bias", bias.as_ref())?;
         draft.save(self, "input", &x)?;
-        if let Some(weight) = &weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight.as_ref())?;
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         // The operand itself is saved; what the kernels read is a copy, made again in the backward pass.
         let dense = self.dense_copy(&x);
@@ -120,11 +116,7 @@ impl Eager {
                 bias: bias.is_some(),
             };
             let [of_mean, of_std] = [&mean, &inverse_std].map(|of| by_row(of, &x.shape, dims));
-            self.launch(
-                norm.forward(eps, None).into(),
-                &inputs,
-                &[&y, &of_mean, &of_std],
-            );
+            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_mean, &of_std]);
         }
         drop(dense);
         draft.save(self, "mean", &mean)?;
@@ -162,9 +154,7 @@ impl Eager {
         }
         let mut draft = OpRecord::new(self, &[Some(x), weight]);
         draft.save(self, "input", x)?;
-        if let Some(weight) = weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight)?;
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         let dense = self.dense_copy(x);
         let y = self.empty(&x.shape, x.dtype);
@@ -181,7 +171,7 @@ impl Eager {
             let mut inputs: Vec<&TensorBody> = vec![&dense];
             inputs.extend(weight.map(|weight| &**weight));
             let of_rms = by_row(&inverse_rms, &x.shape, dims);
-            self.launch(norm.forward(eps, None).into(), &inputs, &[&y, &of_rms]);
+            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_rms]);
         }
         drop(dense);
         draft.save(self, "inverse_std", &inverse_rms)?;

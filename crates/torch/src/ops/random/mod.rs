@@ -99,8 +99,7 @@ impl Eager {
             let strides = gradient.suggested_format().strides(&gradient.shape);
             let grad = eager.empty_strided(&gradient.shape, strides, gradient.dtype);
             let inputs = [&**gradient, saved.get("mask")];
-            eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
-            Tensor::new(grad)
+            eager.computed(grad, Kernel::DropoutGrad { p }, &inputs)
         }))
     }
 
@@ -124,7 +123,7 @@ impl Eager {
         let drawn = Generated::map("bernoulli_", [], drawn)
             .with("kept", Number::Real(1.0 - p))
             .with("seed", Number::Seed);
-        self.launch(drawn.into(), &[], &[&noise]);
+        self.launch(drawn, &[], &[&noise]);
         let noise = Tensor::new(noise);
         match placement {
             Placement::New => self.mul(x, &noise),

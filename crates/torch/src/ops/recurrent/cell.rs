@@ -207,8 +207,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("result")];
-            eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, Kernel::UnaryGrad(function), &inputs)
         }))
     }
 }

@@ -14,7 +14,7 @@ fn gate(number: usize, with_biases: bool) -> String {
 }
 
 /// `input, recurrent, state (, bias, bias) -> hidden, workspace (, cell)`: the workspace keeps what the gates became.
-pub(super) fn forward(is_lstm: bool, with_biases: bool) -> Kernel {
+pub(super) fn forward(is_lstm: bool, with_biases: bool) -> Generated {
     let mut inputs = vec!["input", "recurrent", "state"];
     if with_biases {
         inputs.extend(["bias1", "bias2"]);
@@ -59,11 +59,11 @@ pub(super) fn forward(is_lstm: bool, with_biases: bool) -> Kernel {
         (body, vec!["hidden", "workspace"])
     };
     let name = if is_lstm { "lstm_cell" } else { "gru_cell" };
-    Generated::each(name, inputs, outputs, over, body).into()
+    Generated::each(name, inputs, outputs, over, body)
 }
 
 /// `workspace (, grad of hidden) (, grad of cell), state, cell -> grad_state, grad_gates`, of the gradients that there are.
-pub(super) fn lstm_gradient([of_hidden, of_cell]: [bool; 2]) -> Kernel {
+pub(super) fn lstm_gradient([of_hidden, of_cell]: [bool; 2]) -> Generated {
     let mut inputs = vec!["workspace"];
     inputs.extend(of_hidden.then_some("grad_hidden"));
     inputs.extend(of_cell.then_some("grad_cell"));
@@ -81,12 +81,12 @@ pub(super) fn lstm_gradient([of_hidden, of_cell]: [bool; 2]) -> Kernel {
     let body = filled!("gates/lstm_gradient.cu", hidden, cell);
     let over = inputs.len();
     let outputs = ["grad_state", "grad_gates"];
-    Generated::each("lstm_cell", inputs, outputs, over, body).into()
+    Generated::each("lstm_cell", inputs, outputs, over, body)
 }
 
 /// `workspace, grad -> grad_state, grad_input, grad_recurrent`.
-pub(super) fn gru_gradient() -> Kernel {
+pub(super) fn gru_gradient() -> Generated {
     let body = include_str!("gates/gru_gradient.cu");
     let outputs = ["grad_state", "grad_input", "grad_recurrent"];
-    Generated::each("gru_cell", ["workspace", "grad"], outputs, 1, body).into()
+    Generated::each("gru_cell", ["workspace", "grad"], outputs, 1, body)
 }

@@ -53,7 +53,7 @@ impl Eager {
         debug_assert_eq!(kernel.outputs, names(outputs));
         let inputs: Vec<&TensorBody> = inputs.iter().map(|(_, body)| *body).collect();
         let outputs: Vec<&TensorBody> = outputs.iter().map(|(_, body)| *body).collect();
-        self.launch(kernel.into(), &inputs, &outputs);
+        self.launch(kernel, &inputs, &outputs);
     }
 
     fn launch_product(&mut self, a: &TensorBody, b: &TensorBody, out: &TensorBody) {
@@ -76,7 +76,7 @@ impl Eager {
             .with("p", Number::Real(p))
             .with("scale", Number::Real(1.0 / (1.0 - p)))
             .with("start", Number::Length(start));
-        self.launch(kernel.into(), &[x, key], &[out]);
+        self.launch(kernel, &[x, key], &[out]);
     }
 
     /// What a layer reads, from the layer before.
@@ -104,7 +104,7 @@ impl Eager {
         if let Some(reserve) = reserve.as_ref().filter(|_| job.drops()) {
             let kernel = Generated::map("a key of dropout", [], "result = (i64)seed;");
             let kernel = kernel.with("seed", Number::Seed);
-            self.launch(kernel.into(), &[], &[&reserve.key]);
+            self.launch(kernel, &[], &[&reserve.key]);
         }
         let mut space = Space::of(pass.workspace, dtype);
         let layers = job.network.layers;

@@ -102,9 +102,7 @@ impl Eager {
         inputs.extend(weights.iter().map(Some));
         inputs.extend(hidden.iter().map(Some));
         let mut draft = OpRecord::new(self, &inputs);
-        if let Some(cell) = hidden.get(1) {
-            draft.save(self, "cx", cell)?;
-        }
+        draft.save(self, "cx", hidden.get(1))?;
         draft.save(self, "hx", &hidden[0])?;
         draft.save(self, "input", x)?;
         let dense = self.dense_copy(&job.steps_first(x));
@@ -160,12 +158,8 @@ impl Eager {
         let kept = Tensor::new(job.swapped(&y));
         draft.save(self, "result0", &kept)?;
         drop(kept);
-        if let Some(reserve) = &reserve {
-            draft.save(self, "reserve", reserve)?;
-        }
-        if let Some(flat) = &flat {
-            draft.save(self, "weight_buf", flat)?;
-        }
+        draft.save(self, "reserve", reserve.as_ref())?;
+        draft.save(self, "weight_buf", flat.as_ref())?;
         for weight in weights {
             draft.save(self, "weight", weight)?;
         }
@@ -206,9 +200,7 @@ impl Eager {
             if let Some(Some(gradient)) = gradients.get(at) {
                 return Tensor::clone(gradient);
             }
-            let zeros = eager.empty(&like.shape, like.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
-            Tensor::new(zeros)
+            Tensor::new(eager.zeros(&like.shape, like.dtype))
         };
         let of_y = given(self, 0, y);
         let of_states: Vec<Tensor> = states

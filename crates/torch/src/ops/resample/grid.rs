@@ -67,15 +67,14 @@ impl Lookup {
         text
     }
 
-    fn finish(self, generated: Generated) -> Kernel {
+    fn finish(self, generated: Generated) -> Generated {
         generated
             .with("padding", Number::Whole(self.padding))
             .with("aligned", Number::Truth(self.align_corners))
-            .into()
     }
 
     /// `x, grid -> y`.
-    pub(super) fn forward(self) -> Kernel {
+    pub(super) fn forward(self) -> Generated {
         let rank = self.sides + 2;
         let body = format!(
             "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; {}
@@ -94,7 +93,7 @@ impl Lookup {
     }
 
     /// `grad, x, grid -> grad_grid`.
-    pub(super) fn grid_backward(self) -> Kernel {
+    pub(super) fn grid_backward(self) -> Generated {
         let (rank, sides) = (self.sides + 2, self.sides);
         let mut slopes = String::new();
         for k in 0..sides {
@@ -143,7 +142,7 @@ impl Lookup {
 
     /// `grad, x, grid -> grad_x`, which starts at zero: each of some warps owns a range of the elements of each plane and
     /// reads all places in order.
-    pub(super) fn input_backward(self) -> Kernel {
+    pub(super) fn input_backward(self) -> Generated {
         let (rank, sides) = (self.sides + 2, self.sides);
         let flat = (1..sides).fold("(i64)at[2]".to_owned(), |so_far, d| {
             format!("({so_far} * x.size({}) + at[{}])", d + 2, d + 2)
@@ -200,7 +199,7 @@ impl Lookup {
 }
 
 /// The coordinates of all places, the last side first, and a one: `make_base_grid_4D` and `5D`.
-pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
+pub(super) fn base(sides: &[u64], align_corners: bool) -> Generated {
     let count = sides.len();
     let body = filled!("grid/base.cu", count);
     let form = Form::each(0, body);
@@ -212,11 +211,10 @@ pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
     Generated::of("affine_grid_generator", none, ["base"], form)
         .with("sides", Number::List(sides))
         .with("aligned", Number::Truth(align_corners))
-        .into()
 }
 
 /// `base, theta -> y`: the coordinates, times the maps.
-pub(super) fn affine(sides: usize) -> Kernel {
+pub(super) fn affine(sides: usize) -> Generated {
     let place = (1..sides).fold("(i64)i[1]".to_owned(), |so_far, d| {
         format!("({so_far} * y.size({}) + i[{}])", d + 1, d + 1)
     });
@@ -225,11 +223,11 @@ pub(super) fn affine(sides: usize) -> Kernel {
     y.set_at(sum, i);",
         sides + 1
     );
-    Generated::each("affine_grid_generator", ["base", "theta"], ["y"], 2, body).into()
+    Generated::each("affine_grid_generator", ["base", "theta"], ["y"], 2, body)
 }
 
 /// `base, grad -> grad_theta`.
-pub(super) fn affine_backward(sides: usize) -> Kernel {
+pub(super) fn affine_backward(sides: usize) -> Generated {
     let mut of_place = String::new();
     for d in (0..sides).rev() {
         let _ = write!(
@@ -254,5 +252,5 @@ pub(super) fn affine_backward(sides: usize) -> Kernel {
         without: Vec::new(),
         body: body.into(),
     };
-    Generated::of("affine_grid_generator", ["base", "grad"], ["theta"], form).into()
+    Generated::of("affine_grid_generator", ["base", "grad"], ["theta"], form)
 }

@@ -55,7 +55,7 @@ fn rule(resample: &Resample) -> Rule {
 }
 
 /// What computes an operation on a tensor of so many dimensions, and its gradient.
-fn kernels(resample: &Resample, rank: usize) -> [Kernel; 2] {
+fn kernels(resample: &Resample, rank: usize) -> [Generated; 2] {
     match resample {
         Resample::Interpolate(of) => {
             [false, true].map(|backward| kernel::interpolate(of, rank, backward))
@@ -160,8 +160,7 @@ impl Eager {
             let mut inputs = vec![&*dense];
             // Only the gradient of `glu` depends on its operand.
             inputs.extend(saved.find("self").map(|x| &**x));
-            eager.launch(backward, &inputs, &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, backward, &inputs)
         });
         Ok(vec![y])
     }
@@ -178,7 +177,7 @@ impl Eager {
         })
     }
 
-    fn resized(&mut self, kernel: Kernel, x: &Tensor, shape: &[Extent]) -> TensorBody {
+    fn resized(&mut self, kernel: Generated, x: &Tensor, shape: &[Extent]) -> TensorBody {
         let first = self.empty(&x.shape, x.dtype);
         let dense = self.dense_copy(x);
         let fits = numel(shape).at(1) <= x.numel().at(1);
@@ -198,8 +197,7 @@ impl Eager {
             return Rc::clone(x);
         }
         let copy = self.empty_strided(&x.shape, format.strides(&x.shape), x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
-        Rc::new(copy)
+        self.computed(copy, Kernel::Copy, &[x])
     }
 }
 

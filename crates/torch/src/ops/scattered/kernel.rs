@@ -13,23 +13,22 @@ fn each(
 }
 
 /// `take`: elements of the flattened tensor.
-pub(super) fn take() -> Kernel {
+pub(super) fn take() -> Generated {
     let body = "y.set_at(x.flat(wrapped(index.at(i), x.count())), i);";
-    each("take", &["x", "index"], "y", body).into()
+    each("take", &["x", "index"], "y", body)
 }
 
 /// What a mask marks becomes zero.
-pub(super) fn cleared_under_mask() -> Kernel {
+pub(super) fn cleared_under_mask() -> Generated {
     Generated::map(
         "masked_scatter",
         ["mask", "x"],
         "result = mask ? (T)0 : (T)x;",
     )
-    .into()
 }
 
 /// Whether two tensors are equal, the second at places along a dimension of it.
-pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
+pub(super) fn is_there(rank: usize, dim: usize) -> Generated {
     let body = format!(
         "I at[{0}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     at[{dim}] = (I)wrapped(index.at(i), result.size({dim}));
@@ -43,7 +42,6 @@ pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
         3,
         body,
     )
-    .into()
 }
 
 impl Eager {
@@ -66,12 +64,12 @@ impl Eager {
             Ok(values) => {
                 let written = Written::Values;
                 let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel.into(), &[values, index], &[into]);
+                self.launch(kernel, &[values, index], &[into]);
             }
             Err(number) => {
                 let written = Written::Number(number);
                 let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel.into(), &[index], &[into]);
+                self.launch(kernel, &[index], &[into]);
             }
         }
     }

@@ -72,7 +72,7 @@ impl Eager {
             self.launch(Kernel::Fill(own), &[], &[&count]);
             self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
             let mean = Generated::map("scatter_reduce", ["x", "count"], MEAN);
-            self.launch(mean.into(), &[&y, &count], &[&y]);
+            self.launch(mean, &[&y, &count], &[&y]);
             drop(self.unnamed(&y.shape, TRUTH));
             drop((count, ones));
         }
@@ -127,7 +127,7 @@ impl Eager {
         let truth_of_source = |eager: &mut Eager| eager.unnamed(&source.shape, TRUTH);
         let gathered_from = |eager: &mut Eager, from: &TensorBody, into: &TensorBody| {
             let kernel = placing::gather(from.shape.len(), reduced.dim);
-            eager.launch(kernel.into(), &[from, index], &[into]);
+            eager.launch(kernel, &[from, index], &[into]);
         };
         let dim = reduced.dim;
         match reduced.reduce {
@@ -154,14 +154,14 @@ impl Eager {
                     )
                 };
                 let kernel = divided("scatter_reduce");
-                self.launch(kernel.into(), &[gradient, &count], &[&of_self]);
+                self.launch(kernel, &[gradient, &count], &[&of_self]);
                 let counted = of_part(self);
                 gathered_from(self, &count, &counted);
                 let gathered = of_part(self);
                 gathered_from(self, gradient, &gathered);
                 let of_source = of_part(self);
                 let kernel = divided("scatter_reduce");
-                self.launch(kernel.into(), &[&gathered, &counted], &[&of_source]);
+                self.launch(kernel, &[&gathered, &counted], &[&of_source]);
                 drop((gathered, counted, count));
                 [of_self, of_source]
             }
@@ -180,7 +180,7 @@ impl Eager {
                 let equal = truth_of_whole(self);
                 let self_is_result = of_whole(self);
                 let kernel = same("a", "b");
-                self.launch(kernel.into(), &[x, result], &[&self_is_result]);
+                self.launch(kernel, &[x, result], &[&self_is_result]);
                 drop(equal);
                 let equal = truth_of_source(self);
                 let source_is_result = of_part(self);
@@ -197,25 +197,17 @@ impl Eager {
                     ["x", "count"],
                     "result = (T)x / (T)count;",
                 );
-                self.launch(kernel.into(), &[gradient, &count], &[&distributed]);
+                self.launch(kernel, &[gradient, &count], &[&distributed]);
                 let equal = truth_of_whole(self);
                 let of_self = of_whole(self);
-                self.launch(
-                    share().into(),
-                    &[&self_is_result, &distributed],
-                    &[&of_self],
-                );
+                self.launch(share(), &[&self_is_result, &distributed], &[&of_self]);
                 drop(equal);
                 let gathered = of_part(self);
                 gathered_from(self, &distributed, &gathered);
                 let equal = truth_of_source(self);
                 let of_source = of_part(self);
                 let kernel = share();
-                self.launch(
-                    kernel.into(),
-                    &[&source_is_result, &gathered],
-                    &[&of_source],
-                );
+                self.launch(kernel, &[&source_is_result, &gathered], &[&of_source]);
                 drop(equal);
                 drop(gathered);
                 drop(distributed);

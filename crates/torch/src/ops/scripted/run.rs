@@ -210,8 +210,7 @@ impl Run<'_> {
                     let made = match (size, gradient) {
                         (Some(size), _) => {
                             let body = self.make(eager, size);
-                            eager.launch(Kernel::MemoryOnly(self.name), self.inputs, &[&body]);
-                            Some(Tensor::new(body))
+                            Some(eager.computed(body, Kernel::MemoryOnly(self.name), self.inputs))
                         }
                         (None, gradient) => gradient.map(Tensor::clone),
                     };

@@ -40,12 +40,11 @@ impl Eager {
                 None => !gradient.is_contiguous(),
             };
             let dense = is_copied.then(|| eager.dense_copy(gradient));
-            eager.launch(
+            eager.computed(
+                grad_x,
                 Kernel::SoftmaxGrad { dim, log },
                 &[dense.as_ref().unwrap_or(gradient), saved.get("result")],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            )
         }))
     }
 }

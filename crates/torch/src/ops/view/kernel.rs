@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::ops::prelude::*;
 
 /// `unfold_backward`: the windows of `size`, `step` apart, that an element is in, along a dimension.
-pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Kernel {
+pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Generated {
     let body = format!(
         "I at[{rank} + 1]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     const i64 own = i[{dim}], last = own / step, windows = grad.size({dim}); T sum = 0;
@@ -18,7 +18,6 @@ pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -
     Generated::each("unfold_backward", ["grad"], ["grad_x"], 1, body)
         .with("size", Number::Whole(size.cast_signed()))
         .with("step", Number::Whole(step.max(1).cast_signed()))
-        .into()
 }
 
 /// Where each element of a strided view is.
