@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::checkpoint::Frame;
-use super::process::{Eager, Stop};
+use super::process::{Eager, Output, Stop};
 use super::tensor::{History, Tensor, TensorBody};
 use crate::shape::{DType, Sizes};
 
@@ -267,15 +267,16 @@ impl OpRecord {
     }
 
     /// Ends the recording of an operation that wrote into its first operand, or made `output` instead.
+    #[expect(clippy::unnecessary_wraps, reason = "operations end with it")]
     pub fn finish_into(
         self,
         eager: &mut Eager,
         written: Option<&Tensor>,
         output: TensorBody,
         backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
-    ) -> Tensor {
+    ) -> Output {
         let Some(written) = written else {
-            return self.finish_single(eager, output, backward);
+            return Ok(self.finish_single(eager, output, backward));
         };
         drop(output);
         let backward = self.of_single(backward);
@@ -283,6 +284,6 @@ impl OpRecord {
             Some(edges) => eager.rewrite_history(written, edges, Box::new(backward), self.saved),
             None => written.count_write(),
         }
-        Tensor::clone(written)
+        Ok(Tensor::clone(written))
     }
 }

@@ -166,6 +166,16 @@ impl TensorBody {
         })
     }
 
+    /// The same elements, without history.
+    pub fn same(&self) -> TensorBody {
+        TensorBody {
+            elements: Rc::clone(&self.elements),
+            history: RefCell::default(),
+            base: None,
+            version: Cell::default(),
+        }
+    }
+
     /// The same, as a view of `base`.
     pub fn based_on(self, base: Tensor) -> TensorBody {
         TensorBody {
@@ -186,11 +196,6 @@ impl TensorBody {
 
     /// The same tensor without history: what the graph saves.
     pub fn detached(&self) -> Tensor {
-        Rc::new(TensorBody {
-            elements: Rc::clone(&self.elements),
-            history: RefCell::default(),
-            base: None,
-            version: Cell::default(),
-        })
+        Rc::new(self.same())
     }
 }

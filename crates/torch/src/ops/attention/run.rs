@@ -226,7 +226,7 @@ impl Eager {
         let mut operands: Vec<&TensorBody> = vec![query, key, value];
         operands.extend(bias.map(|bias| &**bias));
         self.launch(kernels[0].clone(), &operands, &results);
-        let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
+        let kept = Tensor::new(output.same());
         draft.save(self, "log_sum_exp", log_sum_exp.as_ref())?;
         draft.save(self, "output", &kept)?;
         drop((log_sum_exp, kept));
@@ -316,8 +316,7 @@ impl Eager {
                 let shape = [0, 1, 2, 3].map(|i| input.shape[i]);
                 self.stored_by_position(&shape, gradient.dtype)
             } else {
-                let strides = strides_like(&input.shape, &input.strides);
-                self.empty_strided(&input.shape, strides, gradient.dtype)
+                self.empty_like(input, gradient.dtype)
             })
         });
         let grad_bias = bias_is_trained.then(|| self.bias_grad(lengths, gradient.dtype));

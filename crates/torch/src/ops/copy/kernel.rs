@@ -21,7 +21,7 @@ pub(super) fn rolled(shift: i64, dim: Option<usize>, rank: usize) -> Generated {
     y.set_at(x.flat(from < 0 ? from + n : from), i);"
         ),
     };
-    each("roll", body).with("shift", Number::Whole(shift))
+    each("roll", body).with("shift", shift)
 }
 
 /// `flip` along these dimensions.
@@ -31,8 +31,8 @@ pub(super) fn flipped(dims: &[usize], rank: usize) -> Generated {
         "I at[{size}]; for (int d = 0; d < {rank}; ++d) at[d] = turns[d] ? (I)x.size(d) - 1 - i[d] : i[d];
     y.set_at(x.at(at), i);"
     );
-    let turns = (0..rank).map(|d| i64::from(dims.contains(&d))).collect();
-    each("flip", body).with("turns", Number::List(turns))
+    let turns: Vec<i64> = (0..rank).map(|d| i64::from(dims.contains(&d))).collect();
+    each("flip", body).with("turns", turns)
 }
 
 /// `repeat`: a tensor of `own` dimensions to one of `rank`.

@@ -91,7 +91,7 @@ impl Create {
                 )
                 .with("start", given("start", 0)?)
                 .with("end", given("end", 1)?)
-                .with("steps", Number::Length(steps)),
+                .with("steps", steps),
                 "logspace" => map(
                     "const double step = steps > 1 ? ((double)end - (double)start) / (double)(steps - 1) : 0.0;
     result = (C)pow((double)base, index < steps / 2 || steps == 1 ? start + step * index : end - step * (steps - 1 - index));",
@@ -99,7 +99,7 @@ impl Create {
                 .with("start", given("start", 0)?)
                 .with("end", given("end", 1)?)
                 .with("base", given("base", 10)?)
-                .with("steps", Number::Length(steps)),
+                .with("steps", steps),
                 "eye" => self.each("result.set(i[0] == i[1], i[0], i[1]);"),
                 "tril_indices" | "triu_indices" => self.triangle()?,
                 "rand" | "rand_like" => {
@@ -119,7 +119,7 @@ impl Create {
                         .with("seed", Number::Seed)
                 }
                 "randperm" => map("result = shuffled(seed, index, count);")
-                    .with("count", Number::Length(steps))
+                    .with("count", steps)
                     .with("seed", Number::Seed),
                 _ => return None,
             }

@@ -21,11 +21,7 @@ fn groups(
     rank: usize,
     body: impl Into<Text>,
 ) -> Generated {
-    let form = Form::Groups {
-        over: 0,
-        without: (0..rank).collect(),
-        body: body.into(),
-    };
+    let form = Form::groups(0, (0..rank).collect::<Vec<_>>(), body);
     Generated::of(name, inputs, outputs, form)
 }
 
@@ -37,8 +33,7 @@ const CHUNK: &str = "const i64 n = x.count(), chunk = (n + LANES - 1) / LANES;
 /// `nonzero` of a tensor with some dimensions.
 pub(super) fn nonzero(rank: usize, beyond: Beyond) -> Generated {
     let body = filled!("kernel/nonzero.cu", CHUNK, rank);
-    groups("nonzero", &["x"], &["places"], rank, body)
-        .with("repeats", Number::Truth(beyond == Beyond::Repeat))
+    groups("nonzero", &["x"], &["places"], rank, body).with("repeats", beyond == Beyond::Repeat)
 }
 
 /// How many elements up to each are true, or their sum, over the flattened tensor.
@@ -82,8 +77,7 @@ pub(super) fn repeated_places() -> Generated {
 /// Sorts a vector in its own memory, by a bitonic network as long as it must be.
 pub(super) fn sorted_in_place() -> Generated {
     let body = include_str!("kernel/sorted_in_place.cu");
-    let none: [&'static str; 0] = [];
-    groups("sort", &none, &["x"], 1, body)
+    groups("sort", &[], &["x"], 1, body)
 }
 
 /// The distinct elements of a tensor whose equal ones are neighbours, which of them each element is, and how many there are

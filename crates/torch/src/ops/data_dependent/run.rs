@@ -65,11 +65,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
             let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
-            let seen = expanded(x, &shape);
-            let strides = strides_like(&shape, &seen.strides);
-            drop(seen);
-            let zeros = eager.empty_strided(&shape, strides, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+            let zeros = eager.zeros_like(&expanded(x, &shape), gradient.dtype);
             let zeros = Tensor::new(zeros);
             eager.scatter_masked(&zeros, mask, gradient);
             zeros

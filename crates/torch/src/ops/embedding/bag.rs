@@ -192,7 +192,7 @@ fn bag_of(bag: EmbeddingBag) -> Generated {
     bags.set_at(max_whole(low - 1, 0), i);";
     let form = each(1, body.into());
     Generated::of("embedding_bag", ["offsets"], ["bags"], form)
-        .with("includes_last", Number::Whole(i64::from(bag.include_last)))
+        .with("includes_last", i64::from(bag.include_last))
 }
 
 /// The bags, how many indices each has, and for the largest elements which row each is of: `EmbeddingBag_updateOutputKernel`.
@@ -212,8 +212,7 @@ fn bagged(bag: EmbeddingBag, scaled: bool) -> Generated {
     let mut outputs = vec!["bags", "sizes"];
     outputs.extend((bag.mode == Mode::Max).then_some("largest"));
     let form = each(inputs.len(), body);
-    Generated::of("embedding_bag", inputs, outputs, form)
-        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
+    Generated::of("embedding_bag", inputs, outputs, form).with("padding", bag.padding.unwrap_or(-1))
 }
 
 /// The gradient of what rows are multiplied by.
@@ -224,7 +223,7 @@ fn of_scales_of(bag: EmbeddingBag) -> Generated {
     scales.set_at(sum, i);";
     let inputs = ["grad", "weight", "indices", "bags"];
     Generated::of("embedding_bag", inputs, ["scales"], each(4, body.into()))
-        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
+        .with("padding", bag.padding.unwrap_or(-1))
 }
 
 #[cfg(test)]

@@ -110,8 +110,7 @@ pub(super) fn choose(choice: Choice, dim: usize) -> Generated {
         Choice::Kth(k) => k,
         _ => 0,
     };
-    Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body)
-        .with("k", Number::Whole(k.cast_signed()))
+    Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body).with("k", k.cast_signed())
 }
 
 /// Whether all or any are true.

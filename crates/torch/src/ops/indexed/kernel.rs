@@ -174,7 +174,7 @@ impl Eager {
         let form = Form::each(0, body);
         let mut generated = Generated::of("index_put_", names, ["into"], form);
         if let Err(number) = values {
-            generated = generated.with("value", Number::Real(number));
+            generated = generated.with("value", number);
         }
         self.launch(generated, &inputs, &[into]);
     }
@@ -251,7 +251,7 @@ impl Eager {
     ) {
         let line = |tensor: &TensorBody| match tensor.shape.len() {
             0 => tensor.alias(vec![Extent::ONE], vec![Extent::ONE]),
-            _ => tensor.alias(tensor.shape.clone(), tensor.strides.clone()),
+            _ => tensor.same(),
         };
         let (into, index) = (line(into), line(index));
         let shared: Vec<bool> = index
@@ -270,18 +270,10 @@ impl Eager {
             .collect();
         let are_few = numel(&lines).as_fixed().is_some_and(|n| n < FEW_LINES);
         let of = (&shared[..], is_spread || are_few);
-        match values {
-            Ok(values) => {
-                let how = (combine, Written::Values);
-                let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel, &[&line(values), &index], &[&into]);
-            }
-            Err(number) => {
-                let how = (combine, Written::Number(number));
-                let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel, &[&index], &[&into]);
-            }
-        }
+        let kernel = placing::scatter("scatter", dim, of, (combine, Written::of(values)), NONE);
+        let values = values.map(line);
+        let inputs: Vec<&TensorBody> = values.iter().chain([&index]).collect();
+        self.launch(kernel, &inputs, &[&into]);
     }
 
     /// `x[.., index, ..]` along a dimension.

@@ -9,11 +9,7 @@ fn groups(
     outputs: impl Into<Vec<&'static str>>,
     body: impl Into<Text>,
 ) -> Generated {
-    let form = Form::Groups {
-        over: 0,
-        without: vec![dim],
-        body: body.into(),
-    };
+    let form = Form::groups(0, [dim], body);
     Generated::of(name, ["x"], outputs, form)
 }
 
@@ -30,8 +26,7 @@ fn along(rank: usize, dim: usize) -> (String, String) {
 pub(super) fn sorted(dim: usize, rank: usize, descending: bool) -> Generated {
     let (n, d) = along(rank, dim);
     let body = filled!("ordering/sorted.cu", n, d);
-    groups("sort", dim, ["values", "places"], at_rank(body, rank))
-        .with("descending", Number::Truth(descending))
+    groups("sort", dim, ["values", "places"], at_rank(body, rank)).with("descending", descending)
 }
 
 /// `topk`: the largest elements, one after the other, equal ones in the order in which they were; of short rows with many
@@ -41,8 +36,7 @@ pub(super) fn top(dim: usize, rank: usize, largest: bool) -> Generated {
     let (count, _) = along(rank, dim);
     let count = count.replace("x.", "values.");
     let body = filled!("ordering/top.cu", n, count, d);
-    groups("topk", dim, ["values", "places"], at_rank(body, rank))
-        .with("largest", Number::Truth(largest))
+    groups("topk", dim, ["values", "places"], at_rank(body, rank)).with("largest", largest)
 }
 
 /// A number's coordinates are none: those of its only element are never asked for.
@@ -62,7 +56,7 @@ pub(super) fn running_sum(dim: usize, rank: usize, reversed: bool) -> Generated 
         dims,
         body: body.into(),
     };
-    Generated::of("cumsum", ["x"], ["y"], form).with("reversed", Number::Truth(reversed))
+    Generated::of("cumsum", ["x"], ["y"], form).with("reversed", reversed)
 }
 
 /// `tril` or `triu`.
@@ -74,8 +68,8 @@ pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Generated {
         rank.saturating_sub(2)
     );
     Generated::each("tril", ["x"], ["y"], 1, body)
-        .with("is_upper", Number::Truth(upper))
-        .with("diagonal", Number::Whole(diagonal))
+        .with("is_upper", upper)
+        .with("diagonal", diagonal)
 }
 
 /// `one_hot` of a tensor of this rank.
@@ -102,8 +96,7 @@ pub(super) fn search(rank: usize, right: bool) -> Generated {
     places.set_at(low, i);",
         rank.max(1)
     );
-    Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body)
-        .with("right", Number::Truth(right))
+    Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body).with("right", right)
 }
 
 /// `isin`.
@@ -114,7 +107,7 @@ pub(super) fn is_in(invert: bool) -> Generated {
     for (i64 j = 0; j < count && !is_there; ++j) is_there = listed.flat(j) == own;
     y.set_at(is_there != inverted, i);",
     );
-    Generated::of("isin", ["x", "listed"], ["y"], form).with("inverted", Number::Truth(invert))
+    Generated::of("isin", ["x", "listed"], ["y"], form).with("inverted", invert)
 }
 
 /// `histc`: a group for each bin. As `kernelHistogram1D` finds the bin of an element.
@@ -143,6 +136,6 @@ pub(super) fn histogram(range: [f64; 2]) -> Generated {
             .into(),
     };
     Generated::of("histc", ["x"], ["y"], form)
-        .with("low", Number::Real(range[0]))
-        .with("high", Number::Real(range[1]))
+        .with("low", range[0])
+        .with("high", range[1])
 }

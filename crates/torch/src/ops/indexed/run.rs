@@ -249,7 +249,7 @@ impl Eager {
             let copies = apart_of(gradient, dim, times);
             let once = with_dimension_after(&sum, dim, 1, Extent::ZERO);
             eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
-            let view = sum.alias(sum.shape.clone(), sum.strides.clone());
+            let view = sum.same();
             gradient_view(&sum, view)
         })
     }
@@ -257,10 +257,8 @@ impl Eager {
     /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
     pub(super) fn sort(&mut self, x: &Tensor, (dim, descending): (usize, bool)) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
-        let strides = strides_like(&x.shape, &x.strides);
-        let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
-        let places = self.empty_strided(&x.shape, strides, DType::Int64);
-        let places = Tensor::new(places);
+        let values = self.empty_like(x, x.dtype);
+        let places = Tensor::new(self.empty_like(x, DType::Int64));
         let count = x.shape.get(dim).copied().unwrap_or(Extent::ONE);
         // The positions along the dimension.
         let keys = self.scratch_of(count, DType::Int64);
@@ -307,8 +305,7 @@ impl Eager {
         draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
             let _cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
-            let strides = strides_like(&gradient.shape, &gradient.strides);
-            let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
+            let turned = Tensor::new(eager.empty_like(gradient, own));
             let _sums = eager.empty(&gradient.shape, own);
             // What would be copied in between is nowhere written: one kernel does all of it.
             let scattered = !turned.is_contiguous();

@@ -65,7 +65,7 @@ impl Eager {
     /// The same tensor behind an operation that hands its gradient on as it is.
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
         let draft = OpRecord::new(self, &[Some(tensor)]);
-        let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
+        let same = tensor.same();
         draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient))
     }
 
@@ -137,7 +137,7 @@ impl Eager {
                     // on the stub of the CUDA runtime). A cast after it, under autocast, is none.
                     WeightLayout::OutIn => {
                         eager.launch(Kernel::MatMul, &[&flipped(gradient), x], &[&result]);
-                        let mut view = result.alias(result.shape.clone(), result.strides.clone());
+                        let mut view = result.same();
                         view.base = Some(Tensor::new(result));
                         Tensor::new(view)
                     }
@@ -166,7 +166,7 @@ impl Eager {
 fn in_out(weight: &TensorBody, layout: WeightLayout) -> TensorBody {
     match layout {
         WeightLayout::OutIn => flipped(weight),
-        WeightLayout::InOut => weight.alias(weight.shape.clone(), weight.strides.clone()),
+        WeightLayout::InOut => weight.same(),
     }
 }
 

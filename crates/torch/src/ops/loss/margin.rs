@@ -30,9 +30,9 @@ fn along_classes(
 
 fn with_margin(kernel: Generated, function: LossFunction) -> Generated {
     match function {
-        LossFunction::MultiMargin { power, margin } => kernel
-            .with("power", Number::Real(power))
-            .with("margin", Number::Real(margin)),
+        LossFunction::MultiMargin { power, margin } => {
+            kernel.with("power", power).with("margin", margin)
+        }
         _ => kernel,
     }
 }
@@ -143,5 +143,5 @@ pub(super) fn gradient(
         inputs.extend(weighted.then_some("weight"));
         along_classes(function.name(), inputs, vec!["grad_x"], rank, (1, body))
     };
-    with_margin(kernel, function).with("examples", Number::Length(examples))
+    with_margin(kernel, function).with("examples", examples)
 }

@@ -159,7 +159,7 @@ impl Paired {
         let body =
             format!("T g; const T z = {difference}; (void)z; {body} result = g * (T)grad{share};");
         let kernel = self.kernel(&["grad", "x", "t"], "result", body);
-        kernel.with("n", Number::Length(count))
+        kernel.with("n", count)
     }
 
     fn weighted(&self, body: &str, result: &str) -> String {
@@ -176,7 +176,7 @@ impl Paired {
         inputs.extend(self.positive.then_some("positive"));
         let kernel = Generated::of(self.pairs.name, inputs, [output], Form::Map(body.into()));
         match self.pairs.threshold {
-            Some(_) => kernel.with("threshold", Number::Real(self.threshold)),
+            Some(_) => kernel.with("threshold", self.threshold),
             None => kernel,
         }
     }

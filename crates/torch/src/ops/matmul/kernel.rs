@@ -7,8 +7,8 @@ pub(super) fn scaled_sum([beta, alpha]: [f64; 2]) -> Generated {
     // What counts for nothing may be no number.
     let body = "result = (beta == 0 ? (T)0 : (T)beta * (T)c) + (T)alpha * (T)y;";
     Generated::map("baddbmm", ["c", "y"], body)
-        .with("beta", Number::Real(beta))
-        .with("alpha", Number::Real(alpha))
+        .with("beta", beta)
+        .with("alpha", alpha)
 }
 
 /// The group of a row: the first that ends behind it, or one more than there are.

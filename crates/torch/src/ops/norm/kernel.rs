@@ -65,8 +65,8 @@ impl Normalization<'_> {
             outputs.extend(["running_mean", "running_var"]);
         }
         Generated::rows(self.name, inputs, outputs, self.dims, body)
-            .with("eps", Number::Real(eps))
-            .with("momentum", Number::Real(running.unwrap_or(0.0)))
+            .with("eps", eps)
+            .with("momentum", running.unwrap_or(0.0))
     }
 
     fn inputs_of_gradients(self) -> Vec<&'static str> {
@@ -135,7 +135,7 @@ pub fn by_running_statistics(eps: f64) -> Generated {
         ["x", "mean", "var", "weight", "bias"],
         "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;",
     )
-    .with("eps", Number::Real(eps))
+    .with("eps", eps)
 }
 
 /// `grad, running_var, weight -> grad_x`: the statistics are constants.
@@ -145,7 +145,7 @@ pub fn by_running_statistics_grad(eps: f64) -> Generated {
         ["grad", "var", "weight"],
         "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);",
     )
-    .with("eps", Number::Real(eps))
+    .with("eps", eps)
 }
 
 /// `grad, x, running_mean, running_var -> grad_weight, grad_bias` over all dimensions but the channels.
@@ -159,5 +159,5 @@ pub fn by_running_statistics_weight_grad(eps: f64, others: &[usize]) -> Generate
     ];
     let inputs = ["grad", "x", "mean", "var"];
     let outputs = ["grad_weight", "grad_bias"];
-    Generated::reduce("batch_norm", inputs, outputs, others, texts).with("eps", Number::Real(eps))
+    Generated::reduce("batch_norm", inputs, outputs, others, texts).with("eps", eps)
 }

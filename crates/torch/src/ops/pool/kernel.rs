@@ -194,8 +194,8 @@ fn average(
     sides: PoolDims,
 ) -> Generated {
     of_window(generated, window, sides)
-        .with("counts_padding", Number::Truth(of.0))
-        .with("divisor", Number::Whole(of.1.unwrap_or(0)))
+        .with("counts_padding", of.0)
+        .with("divisor", of.1.unwrap_or(0))
 }
 
 /// `x -> y`: averages over windows; `of` says whether zeros of the padding count, and what sums are divided by instead.
@@ -380,11 +380,7 @@ pub fn placed(name: &'static str, sides: PoolDims) -> Generated {
         unravel("i", "values"),
         unravel("to", "into"),
     );
-    let form = Form::Each {
-        over: 2,
-        without: (2..rank).collect(),
-        body: text.into(),
-    };
+    let form = Form::skipping(2, (2..rank).collect::<Vec<_>>(), text);
     Generated::of(name, ["values", "indices"], ["into"], form)
 }
 

@@ -30,7 +30,7 @@ pub(super) fn matrix_vector(beta: Option<f64>) -> Generated {
     s = row_sum(s);
     if (is_first) y.set({sum}, 0);"
     );
-    Generated::rows("mv", inputs, ["y"], [1], body).with("beta", Number::Real(beta.unwrap_or(1.0)))
+    Generated::rows("mv", inputs, ["y"], [1], body).with("beta", beta.unwrap_or(1.0))
 }
 
 /// `a, b -> y`: the cross product along a dimension of three.
@@ -77,7 +77,7 @@ pub(super) fn distances(rank: usize, norm: f64) -> Generated {
     y.set_at({finish}, i);",
         places(rank)
     );
-    Generated::each("cdist", ["a", "b"], ["y"], 2, body).with("norm", Number::Real(norm))
+    Generated::each("cdist", ["a", "b"], ["y"], 2, body).with("norm", norm)
 }
 
 /// `grad, y, a, b -> grad_a`, or that of `b` where `of_second` (`cdist_backward_kernel_cuda_impl` in
@@ -112,5 +112,5 @@ pub(super) fn distances_grad(rank: usize, norm: f64, of_second: bool) -> Generat
         share
     );
     let inputs = ["grad", "y", "a", "b"];
-    Generated::each("cdist", inputs, ["result"], 4, body).with("norm", Number::Real(norm))
+    Generated::each("cdist", inputs, ["result"], 4, body).with("norm", norm)
 }

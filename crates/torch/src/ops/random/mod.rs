@@ -121,7 +121,7 @@ impl Eager {
         // `noise.bernoulli_(1 - p).div_(1 - p)` (`Dropout.cpp`).
         let drawn = "result = uniform(seed, index) < kept ? 1 / kept : 0;";
         let drawn = Generated::map("bernoulli_", [], drawn)
-            .with("kept", Number::Real(1.0 - p))
+            .with("kept", 1.0 - p)
             .with("seed", Number::Seed);
         self.launch(drawn, &[], &[&noise]);
         let noise = Tensor::new(noise);

@@ -73,9 +73,9 @@ impl Eager {
         let p = job.recurrent.dropout;
         let start = x.numel() * Extent::fixed(layer);
         let kernel = Generated::map("dropout between layers", ["x", "key"], body)
-            .with("p", Number::Real(p))
-            .with("scale", Number::Real(1.0 / (1.0 - p)))
-            .with("start", Number::Length(start));
+            .with("p", p)
+            .with("scale", 1.0 / (1.0 - p))
+            .with("start", start);
         self.launch(kernel, &[x, key], &[out]);
     }
 

@@ -168,8 +168,8 @@ impl Job {
     pub(super) fn with_numbers(generated: Generated, eager: &Eager, direction: u64) -> Generated {
         let blocks = i64::try_from(eager.capability.multiprocessors).unwrap_or(i64::MAX);
         generated
-            .with("backwards", Number::Truth(direction == 1))
-            .with("blocks", Number::Whole(blocks.max(1)))
+            .with("backwards", direction == 1)
+            .with("blocks", blocks.max(1))
     }
 
     pub(super) fn name(&self) -> &'static str {

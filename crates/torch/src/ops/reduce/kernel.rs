@@ -16,7 +16,7 @@ pub(super) fn mean(dims: &[usize]) -> Generated {
 
 /// `grad / n`, of a gradient that is seen everywhere.
 pub(super) fn mean_grad(count: Extent) -> Generated {
-    Generated::map("mean", ["grad"], "result = grad / (T)n;").with("n", Number::Length(count))
+    Generated::map("mean", ["grad"], "result = grad / (T)n;").with("n", count)
 }
 
 /// The sum of what is a number.
@@ -102,7 +102,7 @@ pub(super) fn equal_to_extreme(missing: bool) -> Generated {
         ["x", "y"],
         "result = x == y || missing && is_nan(x) && is_nan(y);",
     )
-    .with("missing", Number::Truth(missing))
+    .with("missing", missing)
 }
 
 /// The incoming gradient goes evenly to all elements that count (`scale_grad_by_count`, `evenly_distribute_backward`).
@@ -157,7 +157,7 @@ pub(super) fn spread(dims: &[usize], root: bool, with_mean: bool, correction: f6
         dims,
         [STATE, START, STEP, MERGE, finish],
     )
-    .with("correction", Number::Real(correction))
+    .with("correction", correction)
 }
 
 /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
@@ -176,8 +176,8 @@ pub(super) fn variance_grad(count: Extent, correction: f64) -> Generated {
         ["grad", "x", "mean"],
         "result = (T)2 / ((T)n - (T)correction) * (T)grad * ((T)x - (T)mean);",
     )
-    .with("n", Number::Length(count))
-    .with("correction", Number::Real(correction))
+    .with("n", count)
+    .with("correction", correction)
 }
 
 /// `logsumexp`, of the largest element so far and the sum of exponentials without it.
@@ -245,7 +245,7 @@ pub(super) fn norm(dims: &[usize], order: f64) -> Generated {
             "y = pow(s, (T)1 / (T)order);",
         ]
     };
-    reduction("linalg_vector_norm", dims, texts).with("order", Number::Real(order))
+    reduction("linalg_vector_norm", dims, texts).with("order", order)
 }
 
 /// Whether elements are as large as the norm of an infinite order, or no numbers.
@@ -280,8 +280,7 @@ pub(super) fn norm_grad(order: f64) -> Generated {
     } else {
         "result = norm == 0 ? (T)0 : (T)x * pow(fabs((T)x), (T)order - 2) * ((T)grad / pow((T)norm, (T)order - 1));"
     };
-    Generated::map("linalg_vector_norm", ["grad", "x", "norm"], body)
-        .with("order", Number::Real(order))
+    Generated::map("linalg_vector_norm", ["grad", "x", "norm"], body).with("order", order)
 }
 
 impl ReduceDims<'_> {

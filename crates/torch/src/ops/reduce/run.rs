@@ -75,7 +75,7 @@ impl Eager {
             return Tensor::new(output);
         }
         // Sums keep their dimensions first; without the leading ones the result is a view.
-        let view = output.alias(output.shape.clone(), output.strides.clone());
+        let view = output.same();
         gradient_view(&Tensor::new(output), view)
     }
 

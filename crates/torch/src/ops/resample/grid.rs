@@ -69,8 +69,8 @@ impl Lookup {
 
     fn finish(self, generated: Generated) -> Generated {
         generated
-            .with("padding", Number::Whole(self.padding))
-            .with("aligned", Number::Truth(self.align_corners))
+            .with("padding", self.padding)
+            .with("aligned", self.align_corners)
     }
 
     /// `x, grid -> y`.
@@ -131,11 +131,7 @@ impl Lookup {
             self.places(|d| format!("i[{}]", d + 1)),
             self.around(&format!("const T value = incoming * (T)x.at(at); {slopes}"))
         );
-        let form = Form::Each {
-            over: 3,
-            without: vec![sides + 1],
-            body: body.into(),
-        };
+        let form = Form::skipping(3, [sides + 1], body);
         let inputs = ["grad", "x", "grid"];
         self.finish(Generated::of("grid_sampler", inputs, ["grad_grid"], form))
     }
@@ -188,11 +184,7 @@ impl Lookup {
                 "if ({flat} >= low && {flat} < high) grad_x.set_at((T)grad_x.at(at) + weight * incoming, at);"
             ))
         );
-        let form = Form::Groups {
-            over: 3,
-            without: (1..rank).collect(),
-            body: body.into(),
-        };
+        let form = Form::groups(3, (1..rank).collect::<Vec<_>>(), body);
         let inputs = ["grad", "x", "grid"];
         self.finish(Generated::of("grid_sampler", inputs, ["grad_x"], form))
     }
@@ -203,14 +195,13 @@ pub(super) fn base(sides: &[u64], align_corners: bool) -> Generated {
     let count = sides.len();
     let body = filled!("grid/base.cu", count);
     let form = Form::each(0, body);
-    let none: [&'static str; 0] = [];
-    let sides = sides
+    let sides: Vec<i64> = sides
         .iter()
         .map(|side| (*side).max(1).cast_signed())
         .collect();
-    Generated::of("affine_grid_generator", none, ["base"], form)
-        .with("sides", Number::List(sides))
-        .with("aligned", Number::Truth(align_corners))
+    Generated::of("affine_grid_generator", [], ["base"], form)
+        .with("sides", sides)
+        .with("aligned", align_corners)
 }
 
 /// `base, theta -> y`: the coordinates, times the maps.
@@ -247,10 +238,6 @@ pub(super) fn affine_backward(sides: usize) -> Generated {
         sides + 2,
         sides + 1
     );
-    let form = Form::Groups {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
+    let form = Form::groups(2, [], body);
     Generated::of("affine_grid_generator", ["base", "grad"], ["theta"], form)
 }

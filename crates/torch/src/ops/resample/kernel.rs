@@ -64,10 +64,10 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ge
         Mode::Nearest | Mode::NearestExact => "interpolate_nearest",
         _ => "interpolate",
     };
-    let mut generated = Generated::of(name, [read], [written], form)
-        .with("aligned", Number::Truth(of.align_corners));
+    let mut generated =
+        Generated::of(name, [read], [written], form).with("aligned", of.align_corners);
     for (name, ratio) in RATIOS.into_iter().zip(&of.ratios) {
-        generated = generated.with(name, Number::Real(*ratio));
+        generated = generated.with(name, *ratio);
     }
     generated
 }
@@ -98,7 +98,7 @@ pub(super) fn pad_constant(
     );
     Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(&amounts, rank))
-        .with("value", Number::Real(value))
+        .with("value", value)
 }
 
 /// `pad` with what is there: as `PadReflect` and `PadReplicate` index it.
@@ -115,7 +115,7 @@ pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Ge
     );
     Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(amounts, rank))
-        .with("reflects", Number::Truth(reflect))
+        .with("reflects", reflect)
 }
 
 /// The gradient of [`pad_copied`]: all results that are copies of an element, added up.
@@ -158,7 +158,7 @@ pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Generated {
             "at[{channel}] = (I)(i[{channel}] / (by * by)); at[{height}] = (I)(i[{height}] * by + i[{channel}] / by % by); at[{width}] = (I)(i[{width}] * by + i[{channel}] % by);"
         )
     };
-    mapped("pixel_shuffle", rank, &from).with("by", Number::Whole(factor.cast_signed()))
+    mapped("pixel_shuffle", rank, &from).with("by", factor.cast_signed())
 }
 
 /// `channel_shuffle`: channels of so many groups, transposed.
@@ -168,7 +168,7 @@ pub(super) fn channel_shuffle(groups: u64, rank: usize, backward: bool) -> Gener
     } else {
         "const i64 of = x.size(1) / groups; at[1] = (I)(i[1] % groups * of + i[1] / groups);"
     };
-    mapped("channel_shuffle", rank, from).with("groups", Number::Whole(groups.max(1).cast_signed()))
+    mapped("channel_shuffle", rank, from).with("groups", groups.max(1).cast_signed())
 }
 
 /// A permutation of elements: `from` assigns to some of the coordinates `at`.

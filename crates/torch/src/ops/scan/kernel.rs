@@ -10,11 +10,7 @@ fn lines(
     dim: usize,
     body: String,
 ) -> Generated {
-    let form = Form::Each {
-        over: inputs.len(),
-        without: vec![dim],
-        body: body.into(),
-    };
+    let form = Form::skipping(inputs.len(), [dim], body);
     Generated::of(name, inputs, outputs, form)
 }
 
@@ -52,5 +48,5 @@ pub(super) fn running_extreme(dim: usize, largest: bool) -> Generated {
         y.set_at(best, i); places.set_at(at, i);
     }}"
     );
-    lines("cummax", &["x"], &["y", "places"], dim, body).with("largest", Number::Truth(largest))
+    lines("cummax", &["x"], &["y", "places"], dim, body).with("largest", largest)
 }

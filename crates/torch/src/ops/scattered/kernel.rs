@@ -59,18 +59,8 @@ impl Eager {
             flat: true,
             ..Places::default()
         };
-        let none = i64::MIN;
-        match values {
-            Ok(values) => {
-                let written = Written::Values;
-                let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel, &[values, index], &[into]);
-            }
-            Err(number) => {
-                let written = Written::Number(number);
-                let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel, &[index], &[into]);
-            }
-        }
+        let kernel = placing::by_owners("put_", &places, combine, Written::of(values), i64::MIN);
+        let inputs: Vec<&TensorBody> = values.into_iter().chain([index]).collect();
+        self.launch(kernel, &inputs, &[into]);
     }
 }

@@ -54,11 +54,9 @@ impl Eager {
         drop(before);
         draft.save(self, "src", source)?;
         let y = if in_place {
-            x.alias(x.shape.clone(), x.strides.clone())
+            x.same()
         } else {
-            let copy = self.empty(&x.shape, x.dtype);
-            self.launch(Kernel::Copy, &[x], &[&copy]);
-            copy
+            self.row_major_copy(x)
         };
         let (combine, start) = reduce.pairwise();
         if !include_self {
@@ -77,23 +75,19 @@ impl Eager {
             drop((count, ones));
         }
         draft.save(self, "result", &y.detached())?;
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
-                if !reduced.include_self {
-                    let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
-                    eager.launch(Kernel::Copy, &[&of_self], &[&cleared]);
-                    let index = saved.get("index");
-                    let zero = (Combine::Replace, Err(0.0));
-                    eager.scatter_along(&cleared, reduced.dim, index, zero);
-                    of_self = cleared;
-                }
-                vec![Some(of_self), Some(of_source)]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
+            if !reduced.include_self {
+                let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
+                eager.launch(Kernel::Copy, &[&of_self], &[&cleared]);
+                let index = saved.get("index");
+                let zero = (Combine::Replace, Err(0.0));
+                eager.scatter_along(&cleared, reduced.dim, index, zero);
+                of_self = cleared;
+            }
+            vec![Some(of_self), Some(of_source)]
+        })
     }
 
     fn unnamed(&mut self, shape: &[Extent], dtype: DType) -> Tensor {
@@ -101,8 +95,7 @@ impl Eager {
     }
 
     fn unnamed_like(&mut self, tensor: &Tensor) -> Tensor {
-        let strides = strides_like(&tensor.shape, &tensor.strides);
-        Tensor::new(self.empty_strided(&tensor.shape, strides, tensor.dtype))
+        Tensor::new(self.empty_like(tensor, tensor.dtype))
     }
 
     /// Gradients of what was written into and of what was written, temporaries in the order of PyTorch's

@@ -190,8 +190,7 @@ impl Run<'_> {
                         Source::Made(size) => self.make(eager, size),
                         Source::Operand(position) => {
                             let operand = self.inputs[*position];
-                            let mut alias =
-                                operand.alias(operand.shape.clone(), operand.strides.clone());
+                            let mut alias = operand.same();
                             alias.offset = operand.offset;
                             alias
                         }
