@@ -13,7 +13,7 @@ use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::limits::Cancel;
-use crate::program::{Capability, Category, Host, Kernel, Program, Section, Timeline};
+use crate::program::{Capability, Category, Host, Instruction, Kernel, Program, Section, Timeline};
 use crate::shape::DType;
 use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 
@@ -78,19 +78,30 @@ impl Training {
         // The last one is every later one.
         let steps = (0..self.wrapper.steps()).map(|_| self.step());
         let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
-        Ok(Program {
+        let timeline = Timeline {
+            works: recorder.take_works(),
+            ..std::mem::take(&mut self.timed)
+        };
+        Ok(self.program(construction, steps, timeline))
+    }
+
+    fn program(
+        &self,
+        construction: Vec<Instruction>,
+        steps: Vec<Vec<Section>>,
+        timeline: Timeline,
+    ) -> Program {
+        let recorder = self.eager.recorder();
+        Program {
             tensors: recorder.take_tensors(),
             sizes: recorder.take_sizes(),
             convolutions: recorder.take_convolutions(),
             construction,
             steps,
             micro_steps: self.variant.accumulation,
-            timeline: Timeline {
-                works: recorder.take_works(),
-                ..std::mem::take(&mut self.timed)
-            },
+            timeline,
             host_bytes: recorder.host_bytes(),
-        })
+        }
     }
 
     /// One step. From its second micro-step on, each repeats the one before; see Note [Repeated micro-steps].
@@ -405,16 +416,7 @@ pub fn compile_unrolled(graph: &Graph, variant: &Variant, capability: Capability
         vec![Section::once(recorder.take_section())]
     };
     let steps = vec![step(), step()];
-    Program {
-        tensors: recorder.take_tensors(),
-        sizes: recorder.take_sizes(),
-        convolutions: recorder.take_convolutions(),
-        construction,
-        steps,
-        micro_steps: variant.accumulation,
-        timeline: Timeline::default(),
-        host_bytes: recorder.host_bytes(),
-    }
+    training.program(construction, steps, Timeline::default())
 }
 
 #[cfg(test)]

@@ -95,13 +95,23 @@ impl TensorBody {
     /// A scratch buffer seen as a tensor.
     pub fn over(storage: &Rc<Storage>, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
         let shape = shape.into();
-        let strides = contiguous_strides(&shape).into();
+        let strides = contiguous_strides(&shape);
+        TensorBody::of(Rc::clone(storage), shape, strides, dtype)
+    }
+
+    /// All of a storage.
+    pub(super) fn of(
+        storage: Rc<Storage>,
+        shape: Sizes,
+        strides: impl Into<Sizes>,
+        dtype: DType,
+    ) -> TensorBody {
         TensorBody::from(Elements {
-            storage: Rc::clone(storage),
+            storage,
             dtype,
             offset: Extent::ZERO,
             shape,
-            strides,
+            strides: strides.into(),
             is_of_host: false,
             number: None,
         })

@@ -80,7 +80,7 @@ impl Eager {
         let y = self.empty(&[rows], x.dtype);
         let (rank, seen) = (shape.len(), expanded(x, &shape));
         let columns = Eager::columns_of(&places, rank);
-        self.look_up_or_zero(&seen, &vec![true; rank], &columns, &y);
+        self.look_up(true, &seen, (&vec![true; rank], &columns), &y);
         Tensor::new(y)
     }
 

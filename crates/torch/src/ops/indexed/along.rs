@@ -4,6 +4,7 @@ use super::extremes::{self, Choice};
 use super::{ordering, reduced};
 use crate::ops::call::like_first;
 use crate::ops::prelude::*;
+use crate::ops::reduce::any;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
@@ -222,7 +223,7 @@ fn truth(args: &Arguments<'_>, name: &'static str) -> Result<Read, String> {
         arguments: (name == "all", dims, keep),
         infer: |(_, dims, keep), x| Ok(vec![(DType::Bool, reduced(&x[0].1, dims, *keep))]),
         run: |(all, dims, _), eager, x, context| {
-            let kernel = extremes::truth(dims, *all);
+            let kernel = if *all { extremes::all(dims) } else { any(dims) };
             let over = (&*context.results[0], &**dims);
             Ok(vec![eager.plain(kernel, &x[0], over, DType::Bool)])
         },

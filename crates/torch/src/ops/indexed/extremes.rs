@@ -113,30 +113,14 @@ pub(super) fn choose(choice: Choice, dim: usize) -> Generated {
     Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body).with("k", k.cast_signed())
 }
 
-/// Whether all or any are true.
-pub(super) fn truth(dims: &[usize], all: bool) -> Generated {
-    let (name, texts) = if all {
-        (
-            "all",
-            [
-                "bool",
-                "s = true;",
-                "s = s && x != 0;",
-                "s = s && o;",
-                "y = s;",
-            ],
-        )
-    } else {
-        (
-            "any",
-            [
-                "bool",
-                "s = false;",
-                "s = s || x != 0;",
-                "s = s || o;",
-                "y = s;",
-            ],
-        )
-    };
-    Generated::reduce(name, ["x"], ["y"], dims, texts)
+/// Whether all are true.
+pub(super) fn all(dims: &[usize]) -> Generated {
+    let (start, step, merge) = ("s = true;", "s = s && x != 0;", "s = s && o;");
+    Generated::reduce(
+        "all",
+        ["x"],
+        ["y"],
+        dims,
+        ["bool", start, step, merge, "y = s;"],
+    )
 }

@@ -87,29 +87,8 @@ impl Layout {
 }
 
 impl Eager {
-    /// `result = x[positions]`; every index is wrapped.
+    /// `result = x[positions]`; every index is wrapped, or what is outside is zero: the gradient of what was written nowhere.
     pub fn look_up(
-        &mut self,
-        x: &TensorBody,
-        marked: &[bool],
-        positions: &[Tensor],
-        result: &TensorBody,
-    ) {
-        self.look_up_or(false, x, (marked, positions), result);
-    }
-
-    /// [`Eager::look_up`], or zero where an index is outside: the gradient of what was written nowhere.
-    pub fn look_up_or_zero(
-        &mut self,
-        x: &TensorBody,
-        marked: &[bool],
-        positions: &[Tensor],
-        result: &TensorBody,
-    ) {
-        self.look_up_or(true, x, (marked, positions), result);
-    }
-
-    fn look_up_or(
         &mut self,
         or_zero: bool,
         x: &TensorBody,

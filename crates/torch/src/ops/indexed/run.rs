@@ -163,7 +163,7 @@ impl Eager {
         let positions = self.positions(indices, rows, Beyond::Repeat);
         let copies = self.alike_indices(&positions, &common_shape(&positions));
         let y = self.empty(shape, x.dtype);
-        self.look_up(x, &marked, &positions, &y);
+        self.look_up(false, x, (&marked, &positions), &y);
         drop((copies, positions));
         let whole = x.shape.clone();
         let count = indices.len();

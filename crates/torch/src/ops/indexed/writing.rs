@@ -331,7 +331,7 @@ impl Eager {
         let result = Tensor::new(self.empty(shape, gradient.dtype));
         match op {
             Indexed::Put { marked, .. } => {
-                self.look_up_or_zero(gradient, marked, &found, &result);
+                self.look_up(true, gradient, (marked, &found), &result);
             }
             Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
             Indexed::Scatter { dim, .. } => {

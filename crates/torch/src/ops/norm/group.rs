@@ -23,13 +23,7 @@ impl Eager {
         let rank = x.shape.len();
         // Of all but the channels.
         let dims: Vec<usize> = (0..rank).filter(|dim| *dim != 1).collect();
-        let norm = Normalization {
-            name: "batch_norm",
-            dims: &dims,
-            centred: true,
-            weight: weight.is_some(),
-            bias: bias.is_some(),
-        };
+        let norm = Normalization::of("batch_norm", &dims, [weight.is_some(), bias.is_some()]);
         let parameters = [weight, bias].into_iter().flatten();
         let seen: Vec<TensorBody> = parameters.map(|of| by_channel(of, rank)).collect();
         let made: Vec<TensorBody> = [&mean, &inverse_std]
@@ -52,13 +46,7 @@ impl Eager {
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);
             let of_parameters = given.map(|dtype| dtype.map(|dtype| eager.empty(&channels, dtype)));
-            let norm = Normalization {
-                name: "batch_norm",
-                dims: &dims,
-                centred: true,
-                weight: given[0].is_some(),
-                bias: given[1].is_some(),
-            };
+            let norm = Normalization::of("batch_norm", &dims, given.map(|of| of.is_some()));
             let weight = saved.find("weight").map(|weight| by_channel(weight, rank));
             let statistics = ["mean", "inverse_std"].map(|of| by_channel(saved.get(of), rank));
             let shown = of_parameters
@@ -105,13 +93,11 @@ impl Eager {
             let _summand = self.empty(&by_sample, DType::Float32);
         }
         let seen = InGroups::of(&x.shape, groups);
-        let norm = Normalization {
-            name: "group_norm",
-            dims: &InGroups::WITHIN,
-            centred: true,
-            weight: weight.is_some(),
-            bias: bias.is_some(),
-        };
+        let norm = Normalization::of(
+            "group_norm",
+            &InGroups::WITHIN,
+            [weight.is_some(), bias.is_some()],
+        );
         {
             let (of_x, of_y) = (seen.elements(&x), seen.elements(&y));
             let statistics = [&mean, &inverse_std].map(|of| seen.statistics(of));
@@ -137,13 +123,11 @@ impl Eager {
             let second = eager.empty(&by_group, DType::Float32);
             let third = eager.empty(&by_group, DType::Float32);
             let first = given[0].map(|_| eager.empty(&by_sample, DType::Float32));
-            let norm = Normalization {
-                name: "group_norm",
-                dims: &InGroups::WITHIN,
-                centred: true,
-                weight: given[0].is_some(),
-                bias: given[1].is_some(),
-            };
+            let norm = Normalization::of(
+                "group_norm",
+                &InGroups::WITHIN,
+                given.map(|of| of.is_some()),
+            );
             {
                 let statistics = ["mean", "rstd"].map(|of| seen.statistics(saved.get(of)));
                 let weight = saved.find("weight").map(|weight| seen.channels(weight));

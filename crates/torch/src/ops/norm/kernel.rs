@@ -20,7 +20,18 @@ pub struct Normalization<'a> {
     pub bias: bool,
 }
 
-impl Normalization<'_> {
+impl<'a> Normalization<'a> {
+    /// One that takes the mean away, with a factor and a summand where these say so.
+    pub fn of(name: &'static str, dims: &'a [usize], [weight, bias]: [bool; 2]) -> Self {
+        Normalization {
+            name,
+            dims,
+            centred: true,
+            weight,
+            bias,
+        }
+    }
+
     /// `x (, weight) (, bias) -> y (, mean), inverse_std`. With `running`, its share of new statistics, also
     /// `running_mean, running_var`, which are updated.
     pub fn forward(self, eps: f64, running: Option<f64>) -> Generated {

@@ -108,13 +108,7 @@ impl Eager {
             self.launch(kernel, &inputs, &[&y, &mean, &inverse_std]);
         } else {
             let along = last(x.shape.len(), dims);
-            let norm = Normalization {
-                name: "layer_norm",
-                dims: &along,
-                centred: true,
-                weight: weight.is_some(),
-                bias: bias.is_some(),
-            };
+            let norm = Normalization::of("layer_norm", &along, [weight.is_some(), bias.is_some()]);
             let [of_mean, of_std] = [&mean, &inverse_std].map(|of| by_row(of, &x.shape, dims));
             self.launch(norm.forward(eps, None), &inputs, &[&y, &of_mean, &of_std]);
         }
@@ -162,11 +156,8 @@ impl Eager {
         {
             let along = last(x.shape.len(), dims);
             let norm = Normalization {
-                name: "rms_norm",
-                dims: &along,
                 centred: false,
-                weight: weight.is_some(),
-                bias: false,
+                ..Normalization::of("rms_norm", &along, [weight.is_some(), false])
             };
             let mut inputs: Vec<&TensorBody> = vec![&dense];
             inputs.extend(weight.map(|weight| &**weight));
@@ -222,11 +213,8 @@ impl Eager {
         let gradient = self.dense_copy(gradient);
         let along = last(x.shape.len(), dims);
         let norm = Normalization {
-            name,
-            dims: &along,
             centred: saved.find("mean").is_some(),
-            weight: saved.find("weight").is_some(),
-            bias: trained[1],
+            ..Normalization::of(name, &along, [saved.find("weight").is_some(), trained[1]])
         };
         let statistics = ["mean", "inverse_std"].into_iter();
         let statistics = statistics.filter_map(|name| saved.find(name));

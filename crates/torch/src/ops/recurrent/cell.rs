@@ -6,21 +6,21 @@ use crate::program::Unary;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.lstm_cell.default", |args| {
-        cell(args, "lstm_cell", CellKind::Lstm)
+        read(args, "lstm_cell", CellKind::Lstm)
     }),
     ("aten.gru_cell.default", |args| {
-        cell(args, "gru_cell", CellKind::Gru)
+        read(args, "gru_cell", CellKind::Gru)
     }),
     ("aten.rnn_tanh_cell.default", |args| {
-        cell(args, "rnn_tanh_cell", CellKind::Tanh)
+        read(args, "rnn_tanh_cell", CellKind::Tanh)
     }),
     ("aten.rnn_relu_cell.default", |args| {
-        cell(args, "rnn_relu_cell", CellKind::Relu)
+        read(args, "rnn_relu_cell", CellKind::Relu)
     }),
 ];
 
 /// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
-fn cell(args: &Arguments<'_>, name: &'static str, kind: CellKind) -> Result<Read, String> {
+fn read(args: &Arguments<'_>, name: &'static str, kind: CellKind) -> Result<Read, String> {
     let mut operands = vec![args.tensor("input")?];
     match kind {
         CellKind::Lstm => operands.extend(args.tensors("hx")?),

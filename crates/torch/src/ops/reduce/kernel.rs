@@ -63,15 +63,9 @@ pub(super) fn is_zero() -> Generated {
 }
 
 /// Whether any element is true.
-pub(super) fn any(dims: &[usize]) -> Generated {
-    let texts = [
-        "bool",
-        "s = false;",
-        "s = s || x != 0;",
-        "s = s || o;",
-        "y = s;",
-    ];
-    reduction("any", dims, texts)
+pub(in crate::ops) fn any(dims: &[usize]) -> Generated {
+    let (start, step, merge) = ("s = false;", "s = s || x != 0;", "s = s || o;");
+    reduction("any", dims, ["bool", start, step, merge, "y = s;"])
 }
 
 /// The largest or the smallest element; what is no number is both.
@@ -208,43 +202,26 @@ pub(super) fn logsumexp_grad() -> Generated {
 /// The norm of an order (`NormOps` and its special cases in `SharedReduceOps.h`).
 #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
 pub(super) fn norm(dims: &[usize], order: f64) -> Generated {
-    let texts = if order == 0.0 {
-        ["T", "s = 0;", "s += x != 0 ? 1 : 0;", "s += o;", "y = s;"]
+    let (start, step, merge, finish) = if order == 0.0 {
+        ("s = 0;", "s += x != 0 ? 1 : 0;", "s += o;", "y = s;")
     } else if order == 1.0 {
-        ["T", "s = 0;", "s += fabs((T)x);", "s += o;", "y = s;"]
+        ("s = 0;", "s += fabs((T)x);", "s += o;", "y = s;")
     } else if order == 2.0 {
-        [
-            "T",
-            "s = 0;",
-            "s += square((T)x);",
-            "s += o;",
-            "y = sqrt(s);",
-        ]
+        ("s = 0;", "s += square((T)x);", "s += o;", "y = sqrt(s);")
     } else if order == f64::INFINITY {
-        [
-            "T",
-            "s = 0;",
-            "s = maximum(s, fabs((T)x));",
-            "s = maximum(s, o);",
-            "y = s;",
-        ]
+        let step = "s = maximum(s, fabs((T)x));";
+        ("s = 0;", step, "s = maximum(s, o);", "y = s;")
     } else if order == f64::NEG_INFINITY {
-        [
-            "T",
-            "s = INFINITY;",
-            "s = minimum(s, fabs((T)x));",
-            "s = minimum(s, o);",
-            "y = s;",
-        ]
+        let step = "s = minimum(s, fabs((T)x));";
+        ("s = INFINITY;", step, "s = minimum(s, o);", "y = s;")
     } else {
-        [
-            "T",
-            "s = 0;",
+        let (step, finish) = (
             "s += pow(fabs((T)x), (T)order);",
-            "s += o;",
             "y = pow(s, (T)1 / (T)order);",
-        ]
+        );
+        ("s = 0;", step, "s += o;", finish)
     };
+    let texts = ["T", start, step, merge, finish];
     reduction("linalg_vector_norm", dims, texts).with("order", order)
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Interpolation, Mode};
+use crate::ops::pooling::of_window;
 use crate::ops::prelude::*;
 use crate::shape::Window;
 
@@ -181,35 +182,19 @@ fn mapped(name: &'static str, rank: usize, from: &str) -> Generated {
     Generated::each(name, ["x"], ["y"], 1, body)
 }
 
-fn of_window(generated: Generated, window: &Window) -> Generated {
-    let pair = |values: [u64; 3]| {
-        Number::List(
-            values[1..]
-                .iter()
-                .map(|value| value.cast_signed())
-                .collect(),
-        )
-    };
-    generated
-        .with("kernel", pair(window.kernel))
-        .with("stride", pair(window.stride))
-        .with("padding", pair(window.padding))
-        .with("dilation", pair(window.dilation))
-}
-
 /// `im2col`: of planes `x`, whose last dimensions are channels, height and width, every window as a column of `y`.
 pub(super) fn columns(window: &Window, rank: usize) -> Generated {
     let (column, place) = (rank - 2, rank - 1);
     let lead = rank - 2;
     let body = filled!("kernel/columns.cu", lead, column, place);
-    of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window)
+    of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window, 2)
 }
 
 /// `col2im`: of columns `x`, planes `y` of this rank, in which windows that overlap add up.
 pub(super) fn planes(window: &Window, rank: usize) -> Generated {
     let lead = rank - 3;
     let body = filled!("kernel/planes.cu", lead);
-    of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window)
+    of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window, 2)
 }
 
 /// `glu` along a dimension.

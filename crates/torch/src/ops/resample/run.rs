@@ -23,34 +23,32 @@ struct Rule {
 }
 
 fn rule(resample: &Resample) -> Rule {
+    const PLAIN: Rule = Rule {
+        saves_operand: false,
+        copies: false,
+        row_major: false,
+    };
     match resample {
         Resample::PadCopied { reflect, .. } => Rule {
             saves_operand: true,
             copies: *reflect,
-            row_major: false,
+            ..PLAIN
         },
         Resample::Glu(_) => Rule {
             saves_operand: true,
-            copies: false,
-            row_major: false,
+            ..PLAIN
         },
         Resample::Interpolate(Interpolation { mode, .. }) => Rule {
-            saves_operand: false,
             copies: mode.is_nearest(),
-            row_major: false,
+            ..PLAIN
         },
         Resample::PixelShuffle(_) | Resample::PixelUnshuffle(_) | Resample::ChannelShuffle(_) => {
             Rule {
-                saves_operand: false,
-                copies: false,
                 row_major: true,
+                ..PLAIN
             }
         }
-        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant { .. } => Rule {
-            saves_operand: false,
-            copies: false,
-            row_major: false,
-        },
+        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant { .. } => PLAIN,
     }
 }
 
