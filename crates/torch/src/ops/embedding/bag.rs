@@ -181,17 +181,12 @@ impl Eager {
     }
 }
 
-fn each(over: usize, body: String) -> Form {
-    Form::each(over, body)
-}
-
 /// Which bag each index is in: the last that begins at it or before.
 fn bag_of(bag: EmbeddingBag) -> Generated {
     let body = "i64 low = 0, high = offsets.count() - includes_last;
     while (low < high) { const i64 middle = (low + high) / 2; if (offsets.flat(middle) <= (i64)i[0]) low = middle + 1; else high = middle; }
     bags.set_at(max_whole(low - 1, 0), i);";
-    let form = each(1, body.into());
-    Generated::of("embedding_bag", ["offsets"], ["bags"], form)
+    Generated::each("embedding_bag", ["offsets"], ["bags"], 1, body)
         .with("includes_last", i64::from(bag.include_last))
 }
 
@@ -211,8 +206,9 @@ fn bagged(bag: EmbeddingBag, scaled: bool) -> Generated {
     inputs.extend(scaled.then_some("scales"));
     let mut outputs = vec!["bags", "sizes"];
     outputs.extend((bag.mode == Mode::Max).then_some("largest"));
-    let form = each(inputs.len(), body);
-    Generated::of("embedding_bag", inputs, outputs, form).with("padding", bag.padding.unwrap_or(-1))
+    let over = inputs.len();
+    Generated::each("embedding_bag", inputs, outputs, over, body)
+        .with("padding", bag.padding.unwrap_or(-1))
 }
 
 /// The gradient of what rows are multiplied by.
@@ -222,7 +218,7 @@ fn of_scales_of(bag: EmbeddingBag) -> Generated {
     if (at != padding) for (I c = 0; c < (I)weight.size(1); ++c) sum += (T)grad(bag, c) * (T)weight(at, c);
     scales.set_at(sum, i);";
     let inputs = ["grad", "weight", "indices", "bags"];
-    Generated::of("embedding_bag", inputs, ["scales"], each(4, body.into()))
+    Generated::each("embedding_bag", inputs, ["scales"], 4, body)
         .with("padding", bag.padding.unwrap_or(-1))
 }
 

@@ -86,16 +86,8 @@ pub(super) fn one_hot(rank: usize) -> Generated {
 /// `searchsorted` in a sequence with so many dimensions: the first place whose element is not smaller, or is larger.
 pub(super) fn search(rank: usize, right: bool) -> Generated {
     let last = rank.saturating_sub(1);
-    let body = format!(
-        "I at[{}]; for (int d = 0; d < {last}; ++d) at[d] = i[d];
-    const auto own = values.at(i); i64 low = 0, high = sorted.size({last});
-    while (low < high) {{
-        const i64 middle = (low + high) / 2; at[{last}] = (I)middle; const auto other = sorted.at(at);
-        if (right ? !(other > own) : !(other >= own)) low = middle + 1; else high = middle;
-    }}
-    places.set_at(low, i);",
-        rank.max(1)
-    );
+    let size = rank.max(1);
+    let body = filled!("ordering/search.cu", size, last);
     Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body).with("right", right)
 }
 
@@ -112,29 +104,7 @@ pub(super) fn is_in(invert: bool) -> Generated {
 
 /// `histc`: a group for each bin. As `kernelHistogram1D` finds the bin of an element.
 pub(super) fn histogram(range: [f64; 2]) -> Generated {
-    let form = Form::Groups {
-        over: 1,
-        without: Vec::new(),
-        body: "const i64 n = x.count(), bins = y.size(0);
-    T first = (T)low, last = (T)high;
-    if (first == last && n > 0) {
-        first = last = (T)x.flat(0);
-        for (i64 j = lane; j < n; j += LANES) { const T value = (T)x.flat(j); first = minimum(first, value); last = maximum(last, value); }
-        first = row_min(first); last = row_max(last);
-    }
-    if (first == last) { first -= 1; last += 1; }
-    i64 count = 0;
-    for (i64 j = lane; j < n; j += LANES) {
-        const T value = (T)x.flat(j);
-        if (!(value >= first && value <= last)) continue;
-        i64 bin = (i64)((value - first) * (T)bins / (last - first));
-        if (bin == bins) --bin;
-        count += bin == (i64)i[0];
-    }
-    count = row_sum(count);
-    if (lane == 0) y.set_at((T)count, i);"
-            .into(),
-    };
+    let form = Form::groups(1, [], include_str!("ordering/histogram.cu"));
     Generated::of("histc", ["x"], ["y"], form)
         .with("low", range[0])
         .with("high", range[1])

@@ -19,23 +19,11 @@ pub(super) fn forward(is_lstm: bool, with_biases: bool) -> Generated {
     if with_biases {
         inputs.extend(["bias1", "bias2"]);
     }
-    let gates: Vec<String> = (0..4).map(|number| gate(number, with_biases)).collect();
+    let gates = [0, 1, 2, 3].map(|number| gate(number, with_biases));
     let over = inputs.len();
-    let start =
-        "const I n = i[0], h = i[1], H = (I)hidden.size(1); const T before = (T)state(n, h);";
     let (body, outputs) = if is_lstm {
-        let body = format!(
-            "{start}
-    const T in = sigmoid({}), forget = sigmoid({}), candidate = tanh({}), out = sigmoid({});
-    const T now = forget * before + in * candidate;
-    cell.set(now, n, h);
-    hidden.set(out * tanh(now), n, h);
-    workspace.set(in, n, h);
-    workspace.set(forget, n, H + h);
-    workspace.set(candidate, n, H * 2 + h);
-    workspace.set(out, n, H * 3 + h);",
-            gates[0], gates[1], gates[2], gates[3]
-        );
+        let [input, forget, cell, output] = gates;
+        let body = filled!("gates/lstm.cu", input, forget, cell, output);
         (body, vec!["hidden", "workspace", "cell"])
     } else {
         let (of_input, of_recurrent) = if with_biases {
@@ -43,19 +31,8 @@ pub(super) fn forward(is_lstm: bool, with_biases: bool) -> Generated {
         } else {
             ("", "")
         };
-        let body = format!(
-            "{start}
-    const T reset = sigmoid({}), update = sigmoid({});
-    const T old = (T)recurrent(n, H * 2 + h){of_recurrent};
-    const T candidate = tanh((T)input(n, H * 2 + h){of_input} + reset * old);
-    hidden.set(candidate + update * (before - candidate), n, h);
-    workspace.set(reset, n, h);
-    workspace.set(update, n, H + h);
-    workspace.set(candidate, n, H * 2 + h);
-    workspace.set(before, n, H * 3 + h);
-    workspace.set(old, n, H * 4 + h);",
-            gates[0], gates[1]
-        );
+        let [reset, update, ..] = gates;
+        let body = filled!("gates/gru.cu", reset, update, of_input, of_recurrent);
         (body, vec!["hidden", "workspace"])
     };
     let name = if is_lstm { "lstm_cell" } else { "gru_cell" };

@@ -157,32 +157,22 @@ impl Lookup {
             );
         }
         let places = self.places(|d| format!("of[{}]", d + 2));
-        let body = format!(
-            "const i64 all = {}, n = {}, low = all * part / parts, high = all * (part + 1) / parts;
-    if (low == high) return;
-    I at[{rank}], of[{rank}]; at[0] = of[0] = i[0];
-    for (i64 start = 0; start < n; start += LANES) {{
-        bool is_mine = false;
-        if (start + lane < n) {{
-            i64 left = start + lane; {of_place}
-            {places}
-            {}
-        }}
-        for (u32 found = row_vote(is_mine); found != 0; found &= found - 1) {{
-            i64 left = start + lowest_bit(found); {of_place}
-            {places}
-            for (I c = lane; c < (I)x.size(1); c += LANES) {{
-                at[1] = of[1] = c; const T incoming = (T)grad.at(of);
-                {}
-            }}
-        }}
-    }}",
-            elements.join(" * "),
-            counts.join(" * "),
-            self.around(&format!("is_mine = is_mine || {flat} >= low && {flat} < high;")),
-            self.around(&format!(
+        let (elements, count) = (elements.join(" * "), counts.join(" * "));
+        let is_mine = self.around(&format!(
+            "is_mine = is_mine || {flat} >= low && {flat} < high;"
+        ));
+        let adds = self.around(&format!(
                 "if ({flat} >= low && {flat} < high) grad_x.set_at((T)grad_x.at(at) + weight * incoming, at);"
-            ))
+            ));
+        let body = filled!(
+            "grid/input_backward.cu",
+            elements,
+            count,
+            rank,
+            of_place,
+            places,
+            is_mine,
+            adds
         );
         let form = Form::groups(3, (1..rank).collect::<Vec<_>>(), body);
         let inputs = ["grad", "x", "grid"];
