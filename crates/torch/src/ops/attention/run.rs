@@ -338,9 +338,7 @@ impl Eager {
             Backend::Efficient | Backend::Math => None,
         };
         self.launch_with(kernel, &from, &into, sums.map(|storage| &**storage));
-        for buffer in held {
-            drop(buffer);
-        }
+        drop(held);
         drop(copies);
         let [query, key, value] = results.map(Some);
         vec![query, key, value, grad_bias]

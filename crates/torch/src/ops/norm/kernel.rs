@@ -141,22 +141,14 @@ impl<'a> Normalization<'a> {
 
 /// `x, running_mean, running_var, weight, bias -> y`, elements one by one.
 pub fn by_running_statistics(eps: f64) -> Generated {
-    Generated::map(
-        "batch_norm",
-        ["x", "mean", "var", "weight", "bias"],
-        "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;",
-    )
-    .with("eps", eps)
+    let body = "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;";
+    Generated::map("batch_norm", ["x", "mean", "var", "weight", "bias"], body).with("eps", eps)
 }
 
 /// `grad, running_var, weight -> grad_x`: the statistics are constants.
 pub fn by_running_statistics_grad(eps: f64) -> Generated {
-    Generated::map(
-        "batch_norm",
-        ["grad", "var", "weight"],
-        "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);",
-    )
-    .with("eps", eps)
+    let body = "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);";
+    Generated::map("batch_norm", ["grad", "var", "weight"], body).with("eps", eps)
 }
 
 /// `grad, x, running_mean, running_var -> grad_weight, grad_bias` over all dimensions but the channels.

@@ -19,11 +19,7 @@ impl Eager {
         momentum: f64,
         eps: f64,
     ) -> Output {
-        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
-        draft.save(self, "input", x)?;
-        draft.save(self, "running_mean", running_mean)?;
-        draft.save(self, "running_var", running_var)?;
-        draft.save(self, "weight", weight)?;
+        let mut draft = self.batch_norm_record([x, weight, bias, running_mean, running_var])?;
         let strides = x.suggested_format().strides(&x.shape);
         let y = self.empty_strided(&x.shape, strides, x.dtype);
         let [mean, inverse_std] =
@@ -50,6 +46,17 @@ impl Eager {
         }))
     }
 
+    /// What batch norms save of `x, weight, bias, running_mean, running_var`.
+    fn batch_norm_record(&mut self, operands: [&Tensor; 5]) -> Result<OpRecord, Stop> {
+        let [x, weight, bias, running_mean, running_var] = operands;
+        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
+        draft.save(self, "input", x)?;
+        draft.save(self, "running_mean", running_mean)?;
+        draft.save(self, "running_var", running_var)?;
+        draft.save(self, "weight", weight)?;
+        Ok(draft)
+    }
+
     /// `batch_norm` in eval mode: nothing but the result. The native kernel, which runs on half-precision
     /// parameters, also makes statistics that nothing reads.
     pub fn batch_norm_inference(
@@ -57,11 +64,7 @@ impl Eager {
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
         eps: f64,
     ) -> Output {
-        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
-        draft.save(self, "input", x)?;
-        draft.save(self, "running_mean", running_mean)?;
-        draft.save(self, "running_var", running_var)?;
-        draft.save(self, "weight", weight)?;
+        let draft = self.batch_norm_record([x, weight, bias, running_mean, running_var])?;
         let y = self.empty(&x.shape, x.dtype);
         if weight.dtype.is_half() {
             let mean = self.empty(&weight.shape, DType::Float32);
@@ -251,14 +254,10 @@ impl Eager {
         let late = is_late.then(|| self.copy_in(gradient, format));
         let gradient = early.as_ref().or(late.as_ref()).unwrap_or(gradient);
         let [first, second] = statistics.map(|name| saved.get(name));
-        self.launch(
-            kernel,
-            &[gradient, &x, weight, first, second],
-            &[&grad_x, &grad_weight, &grad_bias],
-        );
-        [grad_x, grad_weight, grad_bias]
-            .map(|gradient| Some(Tensor::new(gradient)))
-            .into()
+        let results = [grad_x, grad_weight, grad_bias];
+        let inputs = [&**gradient, &x, weight, first, second];
+        self.launch(kernel, &inputs, &results.each_ref());
+        results.map(|gradient| Some(Tensor::new(gradient))).into()
     }
 
     /// [`Eager::norm_grads`] of PyTorch's own batch norm with channels side by side: two sums and the
@@ -273,17 +272,11 @@ impl Eager {
         }
         let grad_x = self.empty_strided(&x.shape, x.strides.clone(), gradient.dtype);
         let statistics = ["mean", "inverse_std"].map(|name| saved.get(name));
-        self.launch(
-            Kernel::BatchNormGrad,
-            &[gradient, x, weight, statistics[0], statistics[1]],
-            &[&grad_x, &grad_weight, &grad_bias],
-        );
-        for sum in sums {
-            drop(sum);
-        }
-        [grad_x, grad_weight, grad_bias]
-            .map(|gradient| Some(Tensor::new(gradient)))
-            .into()
+        let results = [grad_x, grad_weight, grad_bias];
+        let inputs = [&**gradient, x, weight, statistics[0], statistics[1]];
+        self.launch(Kernel::BatchNormGrad, &inputs, &results.each_ref());
+        drop(sums);
+        results.map(|gradient| Some(Tensor::new(gradient))).into()
     }
 
     /// What blocks that share a channel exchange in PyTorch's kernels for channels side by side: so many

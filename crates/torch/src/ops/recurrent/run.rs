@@ -78,9 +78,7 @@ impl Eager {
         let results = self.cudnn_recurrent(job, &x, &hidden, &weights, flat)?;
         // Casts go in this order.
         drop(x);
-        for state in hidden {
-            drop(state);
-        }
+        drop(hidden);
         Ok(results)
     }
 

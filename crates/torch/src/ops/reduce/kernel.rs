@@ -27,11 +27,8 @@ pub(super) fn nansum(dims: &[usize]) -> Generated {
 
 /// `grad * self.isnan().logical_not()`.
 pub(super) fn nansum_grad() -> Generated {
-    Generated::map(
-        "nansum",
-        ["grad", "x"],
-        "result = is_nan(x) ? (T)0 : (T)grad;",
-    )
+    let body = "result = is_nan(x) ? (T)0 : (T)grad;";
+    Generated::map("nansum", ["grad", "x"], body)
 }
 
 /// The product.
@@ -91,21 +88,14 @@ pub(super) fn extreme(dims: &[usize], largest: bool) -> Generated {
 
 /// Whether elements are equal to the result; what is no number is equal to a result that is none where `missing` counts.
 pub(super) fn equal_to_extreme(missing: bool) -> Generated {
-    Generated::map(
-        "amax",
-        ["x", "y"],
-        "result = x == y || missing && is_nan(x) && is_nan(y);",
-    )
-    .with("missing", missing)
+    let body = "result = x == y || missing && is_nan(x) && is_nan(y);";
+    Generated::map("amax", ["x", "y"], body).with("missing", missing)
 }
 
 /// The incoming gradient goes evenly to all elements that count (`scale_grad_by_count`, `evenly_distribute_backward`).
 pub(super) fn shared_evenly() -> Generated {
-    Generated::map(
-        "amax",
-        ["grad", "equal", "count"],
-        "result = equal ? (T)grad / (T)count : (T)0;",
-    )
+    let body = "result = equal ? (T)grad / (T)count : (T)0;";
+    Generated::map("amax", ["grad", "equal", "count"], body)
 }
 
 /// Variance or standard deviation, and the mean where it is a result of its own, as `WelfordOps` in
@@ -156,22 +146,16 @@ pub(super) fn spread(dims: &[usize], root: bool, with_mean: bool, correction: f6
 
 /// `std_backward`: `(grad / (result * 2)).masked_fill_(result == 0, 0)`.
 pub(super) fn of_variance() -> Generated {
-    Generated::map(
-        "std",
-        ["grad", "y"],
-        "result = y == 0 ? (T)0 : (T)grad / ((T)y * 2);",
-    )
+    let body = "result = y == 0 ? (T)0 : (T)grad / ((T)y * 2);";
+    Generated::map("std", ["grad", "y"], body)
 }
 
 /// `var_backward`: `(2 / (n - correction)) * grad * (self - self.mean(dim))`.
 pub(super) fn variance_grad(count: Extent, correction: f64) -> Generated {
-    Generated::map(
-        "var",
-        ["grad", "x", "mean"],
-        "result = (T)2 / ((T)n - (T)correction) * (T)grad * ((T)x - (T)mean);",
-    )
-    .with("n", count)
-    .with("correction", correction)
+    let body = "result = (T)2 / ((T)n - (T)correction) * (T)grad * ((T)x - (T)mean);";
+    Generated::map("var", ["grad", "x", "mean"], body)
+        .with("n", count)
+        .with("correction", correction)
 }
 
 /// `logsumexp`, of the largest element so far and the sum of exponentials without it.
@@ -192,11 +176,8 @@ pub(super) fn logsumexp(dims: &[usize]) -> Generated {
 
 /// `grad * (self - result).exp()`.
 pub(super) fn logsumexp_grad() -> Generated {
-    Generated::map(
-        "logsumexp",
-        ["grad", "x", "y"],
-        "result = (T)grad * exp((T)x - (T)y);",
-    )
+    let body = "result = (T)grad * exp((T)x - (T)y);";
+    Generated::map("logsumexp", ["grad", "x", "y"], body)
 }
 
 /// The norm of an order (`NormOps` and its special cases in `SharedReduceOps.h`).
@@ -227,11 +208,8 @@ pub(super) fn norm(dims: &[usize], order: f64) -> Generated {
 
 /// Whether elements are as large as the norm of an infinite order, or no numbers.
 pub(super) fn equal_to_norm() -> Generated {
-    Generated::map(
-        "linalg_vector_norm",
-        ["x", "norm"],
-        "result = fabs((P)x) == norm || is_nan(x) && is_nan(norm);",
-    )
+    let body = "result = fabs((P)x) == norm || is_nan(x) && is_nan(norm);";
+    Generated::map("linalg_vector_norm", ["x", "norm"], body)
 }
 
 /// `self.sgn() * ((grad / mask.sum(dim)) * mask)`.

@@ -20,11 +20,8 @@ pub(super) fn take() -> Generated {
 
 /// What a mask marks becomes zero.
 pub(super) fn cleared_under_mask() -> Generated {
-    Generated::map(
-        "masked_scatter",
-        ["mask", "x"],
-        "result = mask ? (T)0 : (T)x;",
-    )
+    let body = "result = mask ? (T)0 : (T)x;";
+    Generated::map("masked_scatter", ["mask", "x"], body)
 }
 
 /// Whether two tensors are equal, the second at places along a dimension of it.

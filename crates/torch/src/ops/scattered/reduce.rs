@@ -30,6 +30,10 @@ impl Combination {
 /// Each element by how many there are, rounded down where they are whole.
 const MEAN: &str = "const T by = count == 0 ? (T)1 : (T)count; result = floor_if_whole((T)x, by);";
 
+fn map(inputs: &[&'static str], body: &'static str) -> Generated {
+    Generated::map("scatter_reduce", inputs, body)
+}
+
 impl Eager {
     /// `scatter_reduce`. A mean divides by how many elements went to each place.
     pub(super) fn scatter_reduce(
@@ -38,11 +42,7 @@ impl Eager {
         reduced: Reduced,
         in_place: bool,
     ) -> Output {
-        let Reduced {
-            dim,
-            reduce,
-            include_self,
-        } = reduced;
+        let (dim, include_self) = (reduced.dim, reduced.include_self);
         let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         // The derivative reads what the tensor was, of which an operation in place leaves nothing.
@@ -53,24 +53,19 @@ impl Eager {
         draft.save(self, "self", before.as_ref().unwrap_or(x))?;
         drop(before);
         draft.save(self, "src", source)?;
-        let y = if in_place {
-            x.same()
-        } else {
-            self.row_major_copy(x)
-        };
-        let (combine, start) = reduce.pairwise();
+        let y = self.written_or_copied(x, in_place);
+        let (combine, start) = reduced.reduce.pairwise();
         if !include_self {
             self.scatter_along(&y, dim, index, (Combine::Replace, Err(start)));
         }
         self.scatter_along(&y, dim, index, (combine, Ok(&**source)));
-        if reduce == Combination::Mean {
+        if reduced.reduce == Combination::Mean {
             let ones = self.unnamed_like(source);
             let count = self.unnamed(&y.shape, y.dtype);
             let own = if include_self { 1.0 } else { 0.0 };
             self.launch(Kernel::Fill(own), &[], &[&count]);
             self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
-            let mean = Generated::map("scatter_reduce", ["x", "count"], MEAN);
-            self.launch(mean, &[&y, &count], &[&y]);
+            self.launch(map(&["x", "count"], MEAN), &[&y, &count], &[&y]);
             drop(self.unnamed(&y.shape, TRUTH));
             drop((count, ones));
         }
@@ -100,10 +95,6 @@ impl Eager {
 
     /// Gradients of what was written into and of what was written, temporaries in the order of PyTorch's
     /// expressions.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the temporaries of each expression in their order"
-    )]
     fn scatter_reduce_grad(
         &mut self,
         reduced: Reduced,
@@ -139,41 +130,27 @@ impl Eager {
                 drop((ones, start));
                 drop(truth_of_whole(self));
                 let of_self = of_whole(self);
-                let divided = |name| {
-                    Generated::map(
-                        name,
-                        ["x", "count"],
-                        "result = count == 0 ? (T)x : (T)x / (T)count;",
-                    )
-                };
-                let kernel = divided("scatter_reduce");
-                self.launch(kernel, &[gradient, &count], &[&of_self]);
+                let body = "result = count == 0 ? (T)x : (T)x / (T)count;";
+                let divided = map(&["x", "count"], body);
+                self.launch(divided.clone(), &[gradient, &count], &[&of_self]);
                 let counted = of_part(self);
                 gathered_from(self, &count, &counted);
                 let gathered = of_part(self);
                 gathered_from(self, gradient, &gathered);
                 let of_source = of_part(self);
-                let kernel = divided("scatter_reduce");
-                self.launch(kernel, &[&gathered, &counted], &[&of_source]);
+                self.launch(divided, &[&gathered, &counted], &[&of_source]);
                 drop((gathered, counted, count));
                 [of_self, of_source]
             }
             Combination::Largest | Combination::Smallest => {
                 let result = saved.get("result");
-                let same = |a, b| Generated::map("scatter_reduce", [a, b], "result = a == b;");
-                let share = || {
-                    Generated::map(
-                        "scatter_reduce",
-                        ["is", "share"],
-                        "result = is != 0 ? (T)share : (T)0;",
-                    )
-                };
+                let share = map(&["is", "share"], "result = is != 0 ? (T)share : (T)0;");
                 let value = of_part(self);
                 gathered_from(self, result, &value);
                 let equal = truth_of_whole(self);
                 let self_is_result = of_whole(self);
-                let kernel = same("a", "b");
-                self.launch(kernel, &[x, result], &[&self_is_result]);
+                let same = map(&["a", "b"], "result = a == b;");
+                self.launch(same, &[x, result], &[&self_is_result]);
                 drop(equal);
                 let equal = truth_of_source(self);
                 let source_is_result = of_part(self);
@@ -185,29 +162,19 @@ impl Eager {
                 let added = (Combine::Add, Ok(&*source_is_result));
                 self.scatter_along(&count, dim, index, added);
                 let distributed = of_whole(self);
-                let kernel = Generated::map(
-                    "scatter_reduce",
-                    ["x", "count"],
-                    "result = (T)x / (T)count;",
-                );
+                let kernel = map(&["x", "count"], "result = (T)x / (T)count;");
                 self.launch(kernel, &[gradient, &count], &[&distributed]);
                 let equal = truth_of_whole(self);
                 let of_self = of_whole(self);
-                self.launch(share(), &[&self_is_result, &distributed], &[&of_self]);
+                self.launch(share.clone(), &[&self_is_result, &distributed], &[&of_self]);
                 drop(equal);
                 let gathered = of_part(self);
                 gathered_from(self, &distributed, &gathered);
                 let equal = truth_of_source(self);
                 let of_source = of_part(self);
-                let kernel = share();
-                self.launch(kernel, &[&source_is_result, &gathered], &[&of_source]);
-                drop(equal);
-                drop(gathered);
-                drop(distributed);
-                drop(count);
-                drop(source_is_result);
-                drop(self_is_result);
-                drop(value);
+                self.launch(share, &[&source_is_result, &gathered], &[&of_source]);
+                drop((equal, gathered, distributed, count));
+                drop((source_is_result, self_is_result, value));
                 [of_self, of_source]
             }
             Combination::Product => self.scatter_product_grad((reduced, saved), gradient, &part),
@@ -224,9 +191,6 @@ impl Eager {
     ) -> [Tensor; 2] {
         let (x, source, index) = (saved.get("self"), saved.get("src"), saved.get("index"));
         let (dtype, dim) = (gradient.dtype, reduced.dim);
-        let map = |inputs: &[&'static str], body: &'static str| -> Kernel {
-            Generated::map("scatter_reduce", inputs, body).into()
-        };
         let without_zeros = "result = x == 0 ? (T)1 : (T)x;";
         let zero = self.unnamed(&x.shape, TRUTH);
         let masked = self.unnamed_like(x);
@@ -238,10 +202,8 @@ impl Eager {
         self.scatter_along(&masked_result, dim, index, multiplied);
         let product = self.unnamed(&x.shape, dtype);
         let of_self = self.unnamed(&x.shape, dtype);
-        let kernel = map(
-            &["grad", "all", "own"],
-            "result = (T)grad * (T)all / (T)own;",
-        );
+        let body = "result = (T)grad * (T)all / (T)own;";
+        let kernel = map(&["grad", "all", "own"], body);
         self.launch(kernel, &[gradient, &masked_result, &masked], &[&of_self]);
         drop(product);
         let source_zero = self.unnamed(&source.shape, TRUTH);
@@ -252,7 +214,7 @@ impl Eager {
         self.launch(Kernel::Fill(0.0), &[], &[&sums]);
         self.scatter_along(&sums, dim, index, (Combine::Add, Ok(&*numbers)));
         let count_of_zeros = self.unnamed(part, dtype);
-        let gather = || -> Kernel { placing::gather(part.len(), dim).into() };
+        let gather = || placing::gather(part.len(), dim);
         self.launch(gather(), &[&sums, index], &[&count_of_zeros]);
         drop((sums, zeros, numbers));
         let is_one = self.unnamed(part, TRUTH);
@@ -280,31 +242,20 @@ impl Eager {
         let of_source = self.unnamed(part, dtype);
         // With a zero elsewhere at the place nothing is left of the product.
         let body = "const T others = (T)zeros - (x == 0 ? (T)1 : (T)0); result = others > 0 ? (T)0 : (T)all / (x == 0 ? (T)1 : (T)x);";
-        let form = ["all", "x", "zeros"];
+        let kernel = map(&["all", "x", "zeros"], body);
         let seen = source.alias(part.to_vec(), source.strides.clone());
-        self.launch(
-            map(&form, body),
-            &[&gathered, &seen, &count_of_zeros],
-            &[&of_source],
-        );
+        self.launch(kernel, &[&gathered, &seen, &count_of_zeros], &[&of_source]);
         drop(seen);
-        for temporary in [
+        drop((
             other_gathered,
             other_product,
             quotient,
             gathered,
             product,
             filled,
-        ] {
-            drop(temporary);
-        }
-        drop(masked_source_result);
-        drop(masked_source);
-        drop(single);
-        drop(count_of_zeros);
-        drop(source_zero);
-        drop(masked_result);
-        drop(masked);
+        ));
+        drop((masked_source_result, masked_source, single, count_of_zeros));
+        drop((source_zero, masked_result, masked));
         [of_self, of_source]
     }
 }

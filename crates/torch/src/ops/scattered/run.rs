@@ -19,6 +19,15 @@ impl Eager {
         self.copied(x, x.dtype)
     }
 
+    /// The tensor itself under another name, or a contiguous copy of it, whatever its layout is.
+    pub(super) fn written_or_copied(&mut self, x: &Tensor, in_place: bool) -> TensorBody {
+        if in_place {
+            x.same()
+        } else {
+            self.row_major_copy(x)
+        }
+    }
+
     /// The tensor itself where it has this shape.
     pub fn expand_to(&mut self, x: &Tensor, shape: &[Extent]) -> Tensor {
         if *x.shape == *shape {
@@ -41,11 +50,7 @@ impl Eager {
         if wants[1] {
             draft.save(self, "source", source)?;
         }
-        let y = if in_place {
-            x.same()
-        } else {
-            self.row_major_copy(x)
-        };
+        let y = self.written_or_copied(x, in_place);
         self.write_along(&y, dim, index, (Combine::Replace, Ok(&**source)));
         let shape = source.shape.clone();
         let written = in_place.then_some(x);
@@ -170,12 +175,7 @@ impl Eager {
         };
         let mut draft = OpRecord::new(self, &[Some(&seen), Some(source)]);
         draft.save(self, "mask", mask)?;
-        // A copy is contiguous, whatever the layout was.
-        let y = if in_place {
-            x.same()
-        } else {
-            self.row_major_copy(&seen)
-        };
+        let y = self.written_or_copied(&seen, in_place);
         let written = Tensor::new(y.same());
         self.scatter_masked(&written, mask, source);
         drop(written);
