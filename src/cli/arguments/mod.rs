@@ -44,7 +44,7 @@ pub(in crate::cli) use virtual_gpu::Run;
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100, after_help = help::ALL)]
+#[command(version, propagate_version = true, max_term_width = 100)]
 pub(in crate::cli) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -308,7 +308,6 @@ pub(in crate::cli) struct DatabaseFlags {
 
 /// Everything but the interpreter is the exporter's own: it is passed on as it is.
 #[derive(Debug, Args)]
-#[command(after_help = help::EXPORT)]
 pub(in crate::cli) struct Export {
     /// The Python that has batchfit's package, if neither the one beside this program nor python3.
     #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON", hide_env = true)]
@@ -323,7 +322,6 @@ pub(in crate::cli) struct Export {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROBE)]
 pub(in crate::cli) struct Probe {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -357,7 +355,6 @@ pub(in crate::cli) struct ProbeOutput {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::REPLAY)]
 pub(in crate::cli) struct Replay {
     /// A memory snapshot of PyTorch or a trace, compressed or not; `-` reads it from stdin.
     #[arg(value_name = "TRACE")]
@@ -383,7 +380,6 @@ pub(in crate::cli) struct Replay {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROGRAM)]
 pub(in crate::cli) struct Program {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -463,7 +459,6 @@ pub(in crate::cli) struct Completions {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::MAN)]
 pub(in crate::cli) struct ManPages {
     /// Where to write batchfit.1, batchfit-fit.1 and so on; the folder must exist.
     #[arg(value_name = "FOLDER")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::super::{AskCudnn, RecorderFlags, Timeouts, help};
+use super::super::{AskCudnn, RecorderFlags, Timeouts};
 
 /// How a service is asked.
 #[derive(Debug, Args)]
@@ -49,7 +49,6 @@ pub(in crate::cli) struct ServerFlags {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::AGENT)]
 pub(in crate::cli) struct Agent {
     #[command(flatten)]
     pub(in crate::cli) server: ServerFlags,
@@ -118,7 +117,6 @@ impl Agent {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::AGENTS)]
 pub(in crate::cli) struct Agents {
     #[command(subcommand)]
     pub(in crate::cli) command: Option<AgentsCommand>,

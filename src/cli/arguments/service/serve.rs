@@ -6,14 +6,13 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts, help};
+use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts};
 use super::{KeyFlags, RetentionFlags, WorkFlags, truth};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
 
 #[derive(Debug, Args)]
-#[command(after_help = help::SERVE)]
 pub(in crate::cli) struct Serve {
     /// A TOML file of settings, named like the flags; flags and environment variables override it.
     #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
