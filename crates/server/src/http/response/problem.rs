@@ -217,13 +217,25 @@ impl Problem {
         found.ok_or_else(|| Problem::no_such(what, id))
     }
 
+    /// A problem with the body as a whole.
+    pub fn of_body(code: Code, detail: impl Into<String>) -> Problem {
+        Problem {
+            pointer: Some(String::new()),
+            ..Problem::new(code, detail)
+        }
+    }
+
+    /// A fault of ours, of which the log has what happened.
+    pub(in crate::http) fn fault() -> Problem {
+        let detail =
+            "the fault is in the log of the service, under the x-request-id of this response";
+        Problem::new(Code::Internal, detail)
+    }
+
     /// A fault of ours: the log gets what happened, the caller only that it did.
     fn internal(error: &(dyn Error + 'static)) -> Problem {
         tracing::error!(error, "could not answer a request: {error}");
-        Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        )
+        Problem::fault()
     }
 }
 
@@ -391,11 +403,7 @@ pub(in crate::http) fn log_failure(failure: ServerErrorsFailureClass, latency: D
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     // The panic hook has printed the message already.
     tracing::error!("a handler panicked");
-    Problem::new(
-        Code::Internal,
-        "the fault is in the log of the service, under the x-request-id of this response",
-    )
-    .into_response()
+    Problem::fault().into_response()
 }
 
 /// Most of the framework's own words that are repeated, in bytes; it has no more than a sentence.
@@ -431,10 +439,7 @@ pub(in crate::http) async fn speak_one_language(response: Response) -> Response 
             };
             Problem::new(Code::BadRequest, reason)
         }
-        _ours => Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        ),
+        _ours => Problem::fault(),
     };
     let (own, body) = problem.into_response().into_parts();
     parts.status = own.status;

@@ -18,6 +18,7 @@ use crate::jobs::{
     Engine, EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress,
 };
 use crate::limits::shorten;
+use crate::lock;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoreError, StoredAgent, Time,
@@ -145,7 +146,7 @@ impl Jobs {
                 fit.id = %id, agent = %agent.name,
                 "the agent {} works on fit {id}, attempt {}", agent.name, claimed.attempts
             );
-            shared.told_by_agents().remove(&id);
+            lock(&shared.told_by_agents).remove(&id);
             let before = claimed.attempts - 1;
             shared.events.of(&id, before, FitState::Running);
             shared.events.publish(&id, FitState::Running);
@@ -234,9 +235,7 @@ impl Jobs {
             if let Some(log) = shared.events.find(named.id) {
                 log.push(Notification::Probe(progress.clone()));
             }
-            shared
-                .told_by_agents()
-                .insert(named.id.to_owned(), progress);
+            lock(&shared.told_by_agents).insert(named.id.to_owned(), progress);
         }
         let timeout = shared.db.fit_timeout(named.id).await?;
         Ok(Some(lease(FitState::Running, timeout)))
