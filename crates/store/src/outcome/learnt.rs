@@ -3,14 +3,13 @@
 //! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
 
 use crate::text::by_name;
-use sqlx::types::Json;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::task::yield_now;
 
-use super::learning::{count, share};
+use super::learning::{ModelRow, share};
 use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
@@ -37,6 +36,8 @@ pub struct LearntOn {
     /// PyTorch's major and minor version.
     pub pytorch: String,
 }
+
+by_name!(LearntOn: gpu, source, strategy, driver, pytorch);
 
 impl LearntOn {
     /// Whether it is about this text of [`LearntOn::text`]. A probed answer has a driver: without one it may be any.
@@ -164,33 +165,14 @@ impl OnCard {
 
 /// A row that has changed, as the table has it.
 struct ChangedRow {
+    on: LearntOn,
     model_digest: String,
+    model: ModelRow,
     owner: String,
-    gpu: String,
-    source: String,
-    strategy: String,
-    driver: String,
-    pytorch: String,
-    share: i64,
-    raised: i64,
-    has_sunk: bool,
-    halved: Json<Halved>,
-    agreed: i64,
-    outcomes: i64,
-    misses: i64,
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, halved, agreed, outcomes, misses, changed);
-
-/// What the misses of a key ask for of one that has changed.
-struct MissedRow {
-    changed: i64,
-    owner: String,
-    missed: i64,
-}
-
-by_name!(MissedRow: changed, owner, missed);
+by_name!(ChangedRow: model_digest, owner, changed and on, model);
 
 /// A row that has changed.
 struct Row {
@@ -327,33 +309,19 @@ impl Db {
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2", changed, AT_A_TIME)?;
         let last = rows.last().map_or(changed, |row| row.changed);
         // What changed meanwhile is read after this.
-        let keys = query!("read what keys told": fetch_all MissedRow, self.pool.on(),
+        let keys = query!("read what keys told": fetch_all (i64, String, i64), self.pool.on(),
             "SELECT changed, teller.owner, missed FROM teller JOIN learnt ON learnt.id = teller.learnt
               WHERE changed > $1 AND changed <= $2 AND missed > 0", changed, last)?;
         let mut missed: HashMap<i64, HashMap<String, Share>> = HashMap::new();
-        for key in keys {
-            let of_row = missed.entry(key.changed).or_default();
-            of_row.insert(key.owner, share(key.missed));
+        for (changed, owner, asked) in keys {
+            let of_row = missed.entry(changed).or_default();
+            of_row.insert(owner, share(asked));
         }
         let rows = rows.into_iter().map(|row| Row {
-            on: LearntOn {
-                gpu: row.gpu,
-                source: row.source,
-                strategy: row.strategy,
-                driver: row.driver,
-                pytorch: row.pytorch,
-            },
+            on: row.on,
             model_digest: row.model_digest,
             model: OfModel {
-                learnt: HeadroomModel {
-                    share: share(row.share),
-                    raised: share(row.raised),
-                    has_sunk: row.has_sunk,
-                    halved: row.halved.0,
-                    agreed: count(row.agreed),
-                    outcomes: row.outcomes.unsigned_abs(),
-                    misses: row.misses.unsigned_abs(),
-                },
+                learnt: row.model.learnt(),
                 owner: row.owner,
                 missed: missed.remove(&row.changed).unwrap_or_default(),
             },

@@ -295,21 +295,21 @@ impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         let detail = error.to_string();
         let code = match error {
-            JobError::TooManySearches { .. } => Code::SearchesFull,
+            JobError::TooManySearches(_) => Code::SearchesFull,
             JobError::KeyReused { .. } => Code::IdempotencyKeyReused,
             JobError::TooLarge => Code::UploadsBusy,
-            JobError::QueueFull { .. } | JobError::ShareFull { .. } => Code::QueueFull,
-            JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
+            JobError::QueueFull(_) | JobError::ShareFull { .. } => Code::QueueFull,
+            JobError::DeviceBusy(_) | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Code::DeviceBusy
             }
             JobError::UploadsFull { .. } => Code::UploadsFull,
-            JobError::TookTooLong { .. } | JobError::Engine(EngineError::TimedOut { .. }) => {
+            JobError::TookTooLong(_) | JobError::Engine(EngineError::TimedOut { .. }) => {
                 Code::TookTooLong
             }
-            JobError::AgentVersion { .. } => Code::AgentVersion,
+            JobError::AgentVersion(_) => Code::AgentVersion,
             JobError::AgentNameTaken { .. } => Code::AgentNameTaken,
             JobError::TooManyAgents => Code::AgentsFull,
-            JobError::LeaseLost { .. } | JobError::JobEnded { .. } => Code::LeaseLost,
+            JobError::LeaseLost(_) | JobError::JobEnded(_) => Code::LeaseLost,
             JobError::Busy => Code::TooManyRequests,
             JobError::ShuttingDown | JobError::NoThread => Code::NotReady,
             JobError::Engine(EngineError::DeviceFailed { .. }) => Code::DeviceFailed,
@@ -354,7 +354,7 @@ impl From<JobError> for Problem {
                 return Problem::new(Code::NotReady, detail);
             }
             JobError::Engine(EngineError::Cancelled | EngineError::Died { .. })
-            | JobError::EnginePanicked { .. } => return Problem::internal(&error),
+            | JobError::EnginePanicked(_) => return Problem::internal(&error),
         };
         Problem::new(code, detail)
     }

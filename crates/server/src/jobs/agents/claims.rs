@@ -22,7 +22,7 @@ use crate::lock;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoreError, StoredAgent, Time,
-    Waiting, is_simulation,
+    is_simulation,
 };
 
 use super::check::{check, cut};
@@ -122,7 +122,7 @@ impl Jobs {
         let works_on = held.iter().map(|fit| fit.lane.as_str()).collect();
         let free = free_cards(&agent.name, &cards, free, works_on);
         let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
-        for Waiting { id, lane } in waiting {
+        for (id, lane) in waiting {
             let Some(takes) = lanes.get(&lane) else {
                 continue;
             };
@@ -180,7 +180,7 @@ impl Jobs {
         let (claimed, state) = self.under_way(&agent, attempt).await?;
         if state != FitState::Running {
             let attempt = shorten(attempt);
-            return Err(JobError::JobEnded { attempt });
+            return Err(JobError::JobEnded(attempt));
         }
         let write = move |request: Request| write(request.self_contained().text().to_string());
         match self.read_job(&claimed, permit_to_fetch(), write).await? {
@@ -459,9 +459,7 @@ fn named<'a>(attempt: &'a str, holder: &'a LeaseOwner) -> Result<Attempt<'a>, Jo
 }
 
 fn lease_lost(attempt: &str) -> JobError {
-    JobError::LeaseLost {
-        attempt: shorten(attempt),
-    }
+    JobError::LeaseLost(shorten(attempt))
 }
 
 /// The answer of an agent, as it is stored: it says where it was found. An error where it answers something else.
