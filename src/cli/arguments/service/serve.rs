@@ -15,15 +15,10 @@ use crate::jobs::UploadLimits;
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Serve {
     /// A TOML file of settings, named like the flags; flags and environment variables override it.
-    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE")]
     pub(in crate::cli) config: Option<PathBuf>,
     /// Log a line for each request.
-    #[arg(
-        long,
-        env = "BATCHFIT_ACCESS_LOG",
-        hide_env = true,
-        value_parser = truth
-    )]
+    #[arg(long, env = "BATCHFIT_ACCESS_LOG", value_parser = truth)]
     pub(in crate::cli) access_log: bool,
     /// Where to listen.
     #[arg(
@@ -69,7 +64,6 @@ pub(in crate::cli) struct UploadFlags {
         long,
         env = "BATCHFIT_UPLOAD_EXPIRY",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 86_400,
         value_parser = clap::value_parser!(u64).range(1..=LONGEST_EXPIRY_S)
     )]
@@ -79,7 +73,6 @@ pub(in crate::cli) struct UploadFlags {
         long,
         env = "BATCHFIT_UPLOAD_SPACE",
         value_name = "BYTES",
-        hide_env = true,
         default_value = "4GiB",
         value_parser = bytes
     )]
