@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 
 use super::answers::Earlier;
 
-use super::{AskCudnn, DatabaseFlags, ModuleFlags, RecorderFlags, RequestFlags, Timeouts, help};
+use super::{AskCudnn, DatabaseFlags, ModuleFlags, RecorderFlags, RequestFlags, Timeouts};
 
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -33,7 +33,6 @@ pub(in crate::cli) enum Format {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::FIT)]
 pub(in crate::cli) struct Fit {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,

@@ -14,7 +14,7 @@ mod service;
 mod soak;
 mod virtual_gpu;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -44,7 +44,7 @@ pub(in crate::cli) use virtual_gpu::Run;
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100, after_help = help::ALL)]
+#[command(version, propagate_version = true, max_term_width = 100)]
 pub(in crate::cli) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -55,7 +55,6 @@ pub(in crate::cli) struct Arguments {
         env = "BATCHFIT_LOG",
         value_name = "FILTER",
         global = true,
-        hide_env = true,
         help_heading = "Options"
     )]
     pub(in crate::cli) log: Option<Targets>,
@@ -65,7 +64,6 @@ pub(in crate::cli) struct Arguments {
         env = "BATCHFIT_LOG_FORMAT",
         value_name = "FORMAT",
         global = true,
-        hide_env = true,
         hide_possible_values = true,
         default_value = "text",
         hide_default_value = true,
@@ -215,7 +213,7 @@ fn commands() -> clap::Command {
         }
         command
     };
-    Arguments::command()
+    let command = Arguments::command()
         .mut_subcommand("fit", |fit| {
             fit.mut_arg("what", |what| {
                 what.required_unless_present_any(["module", "again"])
@@ -223,7 +221,30 @@ fn commands() -> clap::Command {
         })
         .mut_subcommand("agents", of_server)
         .mut_subcommand("keys", everywhere)
-        .mut_subcommand("db", everywhere)
+        .mut_subcommand("db", everywhere);
+    with_variables_hidden(command)
+}
+
+/// Environment variables that stand in `--help`.
+const SHOWN: [&str; 7] = [
+    "BATCHFIT_LISTEN",
+    "BATCHFIT_ALLOWED_HOST",
+    "BATCHFIT_CALIBRATIONS",
+    "BATCHFIT_LOCKS",
+    "BATCHFIT_KERNEL_CACHE",
+    "BATCHFIT_FAULT",
+    "BATCHFIT_FAULT_ONCE",
+];
+
+fn with_variables_hidden(command: clap::Command) -> clap::Command {
+    let hidden = |flag: clap::Arg| {
+        let variable = flag.get_env().and_then(OsStr::to_str);
+        let is_hidden = !variable.is_some_and(|name| SHOWN.contains(&name));
+        flag.hide_env(is_hidden)
+    };
+    command
+        .mut_args(hidden)
+        .mut_subcommands(with_variables_hidden)
 }
 
 #[derive(Debug, Subcommand)]
@@ -302,16 +323,15 @@ pub(in crate::cli) enum Command {
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct DatabaseFlags {
     /// Where answers are kept, if not in your data folder.
-    #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL")]
     pub(in crate::cli) database: Option<String>,
 }
 
 /// Everything but the interpreter is the exporter's own: it is passed on as it is.
 #[derive(Debug, Args)]
-#[command(after_help = help::EXPORT)]
 pub(in crate::cli) struct Export {
     /// The Python that has batchfit's package, if neither the one beside this program nor python3.
-    #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON")]
     pub(in crate::cli) python: Option<OsString>,
     /// What the exporter is told: see below.
     #[arg(
@@ -323,7 +343,6 @@ pub(in crate::cli) struct Export {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROBE)]
 pub(in crate::cli) struct Probe {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -357,7 +376,6 @@ pub(in crate::cli) struct ProbeOutput {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::REPLAY)]
 pub(in crate::cli) struct Replay {
     /// A memory snapshot of PyTorch or a trace, compressed or not; `-` reads it from stdin.
     #[arg(value_name = "TRACE")]
@@ -383,7 +401,6 @@ pub(in crate::cli) struct Replay {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROGRAM)]
 pub(in crate::cli) struct Program {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -463,7 +480,6 @@ pub(in crate::cli) struct Completions {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::MAN)]
 pub(in crate::cli) struct ManPages {
     /// Where to write batchfit.1, batchfit-fit.1 and so on; the folder must exist.
     #[arg(value_name = "FOLDER")]

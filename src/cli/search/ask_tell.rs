@@ -231,10 +231,7 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
 
 /// Reads a line, within bounds.
 fn read(line: &[u8]) -> Result<Value, Problem> {
-    let malformed = |detail: String| Problem {
-        pointer: Some(String::new()),
-        ..Problem::new(Code::BodyMalformed, detail)
-    };
+    let malformed = |detail: String| Problem::of_body(Code::BodyMalformed, detail);
     let (read, excess) = with_budget(MEMORY, || serde_json::from_slice::<AnyValue>(line));
     if excess.is_some() {
         let detail = format!(

@@ -26,8 +26,9 @@ use crate::report;
 use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
 use crate::units::Bytes;
+use crate::virtual_gpu::Ending;
 use command::Template;
-use run::{End, FinishedRun};
+use run::FinishedRun;
 use verdict::Rules;
 
 pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
@@ -97,7 +98,7 @@ fn lead(
         let began = Instant::now();
         let command = run::command(&template.at(batch))?;
         let ran = run::run(command, rules, arguments.quiet, interrupted)?;
-        if matches!(ran.end, End::Interrupted) {
+        if matches!(ran.ending, Ending::Interrupted) {
             return Ok(said);
         }
         let observation = rules.judge(batch, &ran);
@@ -123,7 +124,7 @@ fn came_of(observation: &Observation, ran: &FinishedRun) -> String {
                 "" => String::new(),
                 line => format!(", its last line being {line:?},"),
             };
-            format!("batch {batch} crashed ({}){last}", ran.end)
+            format!("batch {batch} crashed ({}){last}", run::told(ran.ending))
         }
     }
 }

@@ -108,8 +108,7 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, CliError> 
     if !flags.simulate.is_empty() {
         return simulated(&flags.simulate);
     }
-    let mut cards =
-        cards_of(&engine.catalogue().devices()).map_err(|missing| CliError::NoCard { missing })?;
+    let mut cards = cards_of(&engine.catalogue().devices()).map_err(CliError::NoCard)?;
     if !flags.devices.is_empty() {
         for wanted in &flags.devices {
             if !cards.iter().any(|card| card.device == *wanted) {

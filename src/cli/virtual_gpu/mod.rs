@@ -16,7 +16,7 @@ use super::error::CliError;
 use super::interrupts;
 use super::question::files::read_bytes;
 use super::question::size;
-use super::search::run::{self, End};
+use super::search;
 use super::search::verdict::Rules;
 use super::storage::with_database;
 use crate::alloc::MemoryLimit;
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
         return Err(CliError::flag("run", NOT_CARRIED));
     }
     let session = session(arguments)?;
-    let mut command = run::command(&arguments.command)?;
+    let mut command = search::run::command(&arguments.command)?;
     let folder = unpack(arguments.scratch.as_deref()).map_err(|source| CliError::Unwritable {
         path: arguments.scratch.clone().unwrap_or_else(std::env::temp_dir),
         source,
@@ -61,15 +61,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     environment::set(&mut command, folder.path(), session.gpus, starts_ranks).map_err(broken)?;
     let rules = Rules::frameworks(arguments.timeout, session.host_memory)?;
     let interrupted = interrupts::watch().map_err(broken)?;
-    let ran = run::run(command, &rules, arguments.quiet, &interrupted)?;
+    let ran = search::run::run(command, &rules, arguments.quiet, &interrupted)?;
     let output = listener.finish();
-    let ending = match ran.end {
-        End::Exit(code) => Ending::Exit(code),
-        End::Signal(signal) => Ending::Signal(signal),
-        End::TookTooLong => Ending::TookTooLong,
-        End::TookTooMuch => Ending::TookTooMuch,
-        End::Interrupted => Ending::Interrupted,
-    };
+    let ending = ran.ending;
     let words = arguments
         .command
         .iter()

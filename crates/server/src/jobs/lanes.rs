@@ -13,6 +13,7 @@ use super::shares::{
 };
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
+use crate::lock;
 use crate::model::{DeviceChoice, Request};
 use crate::store::{Claimed, SIMULATED_LANE};
 use batchfit_fit::work;
@@ -141,7 +142,7 @@ impl Lanes {
     }
 
     fn places(&self, lane: &str) -> Arc<Semaphore> {
-        let mut known = self.known.lock().expect("nothing panics while it is held");
+        let mut known = lock(&self.known);
         let places = match lane {
             SIMULATED_LANE => self.simulated_in_parallel,
             SPARE_LANE => 2 * self.simulated_in_parallel,

@@ -212,7 +212,7 @@ impl Jobs {
         let document = RequestDocument::read(fit.request.clone().into_shared())?;
         let names_files = document.model_aside().is_some() || !document.references()?.is_empty();
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let late = |_| JobError::TookTooLong { deadline: PATIENCE };
+        let late = |_| JobError::TookTooLong(PATIENCE);
         // What is not in the request itself may be large, and large models are read one at a time.
         let large = if names_files {
             let acquiring = async { (permit_to_read().await, shared.enter(LARGE_LANE).await) };

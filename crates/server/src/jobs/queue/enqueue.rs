@@ -135,7 +135,7 @@ impl Jobs {
                 return Err(if of_key {
                     JobError::ShareFull { waiting, most }
                 } else {
-                    JobError::QueueFull { waiting }
+                    JobError::QueueFull(waiting)
                 });
             }
         };
