@@ -26,18 +26,18 @@ use crate::{EngineError, Environment};
 use super::FitEngine;
 
 /// A request with all that its answer follows from.
-pub(in crate::fitting) struct FitSpec<'a> {
+pub(crate) struct FitSpec<'a> {
     /// Of recordings with as many micro-steps as they have, at least.
-    pub(in crate::fitting) request: Cow<'a, Request>,
+    pub(crate) request: Cow<'a, Request>,
     /// What there is for the allocator.
-    pub(in crate::fitting) budget: MemoryBudget,
+    pub(crate) budget: MemoryBudget,
     /// The largest batch that may be tried: the graph holds for no larger one.
-    pub(in crate::fitting) ceiling: u64,
-    pub(in crate::fitting) environment: Environment,
+    pub(crate) ceiling: u64,
+    pub(crate) environment: Environment,
     /// What the reader should know whatever the answer is.
-    pub(in crate::fitting) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What was assumed of the model.
-    pub(in crate::fitting) assumptions: Vec<String>,
+    pub(crate) assumptions: Vec<String>,
 }
 
 /// What is to be done where a GPU is there and its workers are lost before it is open.
@@ -198,7 +198,7 @@ fn unopened(gpu: Gpu) -> Ready {
 }
 
 /// The request's graph, unless `cancel` becomes true while it is read.
-pub(in crate::fitting) fn lowered<'a>(
+pub(crate) fn lowered<'a>(
     request: &'a Request,
     cancel: &Cancel,
 ) -> Result<&'a Lowered, EngineError> {
@@ -207,10 +207,7 @@ pub(in crate::fitting) fn lowered<'a>(
 }
 
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
-pub(in crate::fitting) fn is_to_be_recorded(
-    request: &Request,
-    cancel: &Cancel,
-) -> Result<bool, EngineError> {
+pub(crate) fn is_to_be_recorded(request: &Request, cancel: &Cancel) -> Result<bool, EngineError> {
     if request.search == SearchMode::Recorded {
         return Ok(true);
     }
@@ -226,7 +223,7 @@ fn capability(ready: &Ready) -> Capability {
 }
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
-pub(in crate::fitting) fn simulation(
+pub(crate) fn simulation(
     request: &Request,
     card: &'static Card,
     cancel: &Cancel,
@@ -293,7 +290,7 @@ fn simulated<'a>(
 }
 
 /// The simulated card that a request names; `None` where that is a real one.
-pub(in crate::fitting) fn card(request: &Request) -> Option<&'static Card> {
+pub(crate) fn card(request: &Request) -> Option<&'static Card> {
     match &request.device {
         DeviceChoice::Sim(name) => Card::find(name),
         DeviceChoice::Auto
@@ -331,11 +328,7 @@ fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) 
 }
 
 /// What a request leaves its allocator of a card that it has alone.
-pub(in crate::fitting) fn room_on(
-    request: &Request,
-    settings: &Settings,
-    memory: CardMemory,
-) -> MemoryBudget {
+pub(crate) fn room_on(request: &Request, settings: &Settings, memory: CardMemory) -> MemoryBudget {
     MemoryBudget {
         asked: requested_limit(request, settings, memory),
         available: memory.available,
@@ -344,7 +337,7 @@ pub(in crate::fitting) fn room_on(
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-pub(in crate::fitting) fn requested_limit(
+pub(crate) fn requested_limit(
     request: &Request,
     settings: &Settings,
     memory: CardMemory,
@@ -357,7 +350,7 @@ pub(in crate::fitting) fn requested_limit(
 }
 
 /// The first compute capability with bfloat16 (NVIDIA's CUDA C++ Programming Guide, "Arithmetic Instructions").
-pub(in crate::fitting) const WITH_BF16: (u32, u32) = (8, 0);
+pub(crate) const WITH_BF16: (u32, u32) = (8, 0);
 
 /// What a reader should know of a card's compute capability.
 fn of_generation(compute: (u32, u32), request: &Request) -> Vec<String> {

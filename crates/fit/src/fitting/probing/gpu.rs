@@ -17,7 +17,7 @@ use crate::fitting::recommendation::assumed::Assumed;
 use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
-pub(in crate::fitting) struct GpuProber<'a> {
+pub(crate) struct GpuProber<'a> {
     device: String,
     supervisor: Supervisor,
     observer: &'a Observer<'a>,
@@ -31,15 +31,15 @@ pub(in crate::fitting) struct GpuProber<'a> {
 
 /// The lowest limit that other processes left to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::fitting) struct Lowered {
-    pub(in crate::fitting) limit: Bytes,
-    pub(in crate::fitting) used_by_others: Bytes,
+pub(crate) struct Lowered {
+    pub(crate) limit: Bytes,
+    pub(crate) used_by_others: Bytes,
 }
 
 impl<'a> GpuProber<'a> {
     /// Starts a worker that opens its device for the probes of one request, as soon as it is its turn: a certain
     /// GPU, or with `auto` one that is free. For ranks that train together, one for each of their GPUs.
-    pub(in crate::fitting) fn open(
+    pub(crate) fn open(
         program: &Path,
         deadlines: Deadlines,
         devices: &[String],
@@ -73,7 +73,7 @@ impl<'a> GpuProber<'a> {
     }
 
     /// What was done so far.
-    pub(in crate::fitting) fn work(&self) -> GpuWork {
+    pub(crate) fn work(&self) -> GpuWork {
         let account = self.supervisor.account();
         let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -88,7 +88,7 @@ impl<'a> GpuProber<'a> {
     }
 
     /// What other processes left at least, if that was less than probes were to have.
-    pub(in crate::fitting) fn take_lowered(&mut self) -> Option<Lowered> {
+    pub(crate) fn take_lowered(&mut self) -> Option<Lowered> {
         self.lowered.take()
     }
 }
@@ -156,7 +156,7 @@ impl Runner for GpuProber<'_> {
 }
 
 /// A worker's trouble in the words of a job.
-pub(in crate::fitting) fn translated(error: WorkerError, device: &str) -> EngineError {
+pub(crate) fn translated(error: WorkerError, device: &str) -> EngineError {
     let failed = |cause: String| EngineError::DeviceFailed {
         device: device.to_owned(),
         cause,

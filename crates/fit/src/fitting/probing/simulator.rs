@@ -30,7 +30,7 @@ use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_
 const PACE: f64 = 1.0;
 
 /// Probes on a simulated card.
-pub(in crate::fitting) struct Simulator {
+pub(crate) struct Simulator {
     device: String,
     programs: Programs,
     settings: Settings,
@@ -58,7 +58,7 @@ struct MeasuredBatch {
 }
 
 impl Simulator {
-    pub(in crate::fitting) fn new(
+    pub(crate) fn new(
         device: String,
         workload: Workload,
         capability: Capability,
@@ -87,7 +87,7 @@ impl Simulator {
     }
 
     /// Takes in what a recorded batch reserved when it ran: little is uncertain of batches near it.
-    pub(in crate::fitting) fn ran(
+    pub(crate) fn ran(
         &mut self,
         variant: &Variant,
         (batch, reserved): (u64, Bytes),
@@ -103,12 +103,12 @@ impl Simulator {
     }
 
     /// The largest batch that may be an answer: the graph holds for no larger one.
-    pub(in crate::fitting) fn ceiling(&self) -> u64 {
+    pub(crate) fn ceiling(&self) -> u64 {
         self.ceiling
     }
 
     /// The same where it is known which card it is, and so how fast.
-    pub(in crate::fitting) fn of_card(self, card: Option<&'static Card>) -> Simulator {
+    pub(crate) fn of_card(self, card: Option<&'static Card>) -> Simulator {
         Simulator {
             card,
             launcher: SimulatedLauncher::of(card),
@@ -117,7 +117,7 @@ impl Simulator {
     }
 
     /// The same for a card on which nothing was measured.
-    pub(in crate::fitting) fn transferred(mut self) -> Simulator {
+    pub(crate) fn transferred(mut self) -> Simulator {
         self.uncertainties.insert(Uncertainty::Card);
         self
     }
@@ -125,7 +125,7 @@ impl Simulator {
 
 impl Simulator {
     /// A probe of a request's variant, and whether it leaves headroom. See [`ProbeOutcome::is_safe`].
-    pub(in crate::fitting) fn safety(
+    pub(crate) fn safety(
         &mut self,
         request: &Request,
         variant: &Variant,
@@ -416,7 +416,7 @@ fn part(bytes: Bytes, share: f64) -> Bytes {
 }
 
 /// A variant that the model does not have is the request's fault.
-pub(in crate::fitting) fn not_compiled(error: &CompileError) -> EngineError {
+pub(crate) fn not_compiled(error: &CompileError) -> EngineError {
     match error {
         CompileError::Cancelled => EngineError::Cancelled,
         _ => EngineError::Invalid(invalid_variant(error)),

@@ -11,13 +11,13 @@ use crate::search::Plan;
 use crate::{EngineError, Limit, LimitKind, Recommendation, Why};
 
 /// How a note begins that says why the time of a step is unknown.
-pub(in crate::fitting) const TIME_UNKNOWN: &str = "how long a step takes is not known";
+pub(crate) const TIME_UNKNOWN: &str = "how long a step takes is not known";
 
 /// What a plan is asked about: a request about one length, and how it trains.
-pub(in crate::fitting) type Of<'a> = (&'a Request, &'a Variant);
+pub(crate) type Of<'a> = (&'a Request, &'a Variant);
 
 /// Recommends another plan, which reserves so much; how long its steps take is that of the length that is asked about.
-pub(in crate::fitting) fn alternate_plan(
+pub(crate) fn alternate_plan(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
@@ -54,7 +54,7 @@ pub(in crate::fitting) fn alternate_plan(
 }
 
 /// Recommends a smaller plan than leaves headroom at the length that is asked about, because of another length.
-pub(in crate::fitting) fn lowered_to(
+pub(crate) fn lowered_to(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
@@ -95,7 +95,7 @@ pub(in crate::fitting) fn lowered_to(
 }
 
 /// Recommends nothing, because of this.
-pub(in crate::fitting) fn nothing_of(best: &mut Recommendation, because_of: String) {
+pub(crate) fn nothing_of(best: &mut Recommendation, because_of: String) {
     best.nothing();
     if let Some(why) = &mut best.why {
         why.limit = Limit {

@@ -8,11 +8,11 @@ use crate::units::Bytes;
 
 /// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
 #[derive(Debug, Clone, Default)]
-pub(in crate::fitting) struct Assumed(Vec<(Extent, u64)>);
+pub(crate) struct Assumed(Vec<(Extent, u64)>);
 
 impl Assumed {
     /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
-    pub(in crate::fitting) fn of(graph: &Graph) -> Assumed {
+    pub(crate) fn of(graph: &Graph) -> Assumed {
         let opaque = graph
             .nodes
             .iter()
@@ -26,7 +26,7 @@ impl Assumed {
     }
 
     /// The uncertainty about a batch, if there is one.
-    pub(in crate::fitting) fn at(&self, batch: u64) -> Option<Uncertainty> {
+    pub(crate) fn at(&self, batch: u64) -> Option<Uncertainty> {
         let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
         let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
         (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))

@@ -15,7 +15,7 @@ use crate::{Headroom, HeadroomFrom, MARGIN};
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::fitting) enum Uncertainty {
+pub(crate) enum Uncertainty {
     /// Where the driver places segments decides which of two equal blocks is reused.
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
@@ -56,7 +56,7 @@ const WORKSPACES: u64 = 10;
 
 impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
-    pub(in crate::fitting) fn share(self) -> f64 {
+    pub(crate) fn share(self) -> f64 {
         match self {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
@@ -72,7 +72,7 @@ impl Uncertainty {
     }
 
     /// What it adds to the headroom below `limit` beside that share, at the batch that was probed.
-    pub(in crate::fitting) fn bytes(self, limit: Bytes) -> Bytes {
+    pub(crate) fn bytes(self, limit: Bytes) -> Bytes {
         match self {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
@@ -103,7 +103,7 @@ impl Uncertainty {
     }
 
     /// What the reader is told.
-    pub(in crate::fitting) fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Uncertainty::Driver => "where the GPU driver places memory",
             Uncertainty::Lifetimes => {
@@ -137,7 +137,7 @@ const NEAR: [u32; 2] = [500, 5000];
 
 impl Uncertainty {
     /// How near a batch is to a smaller one that ran: 0 at that one, 1 at half as much again and beyond.
-    pub(in crate::fitting) fn distance(batch: u64, ran: u64) -> f64 {
+    pub(crate) fn distance(batch: u64, ran: u64) -> f64 {
         let beyond = batch.saturating_sub(ran) as f64;
         (2.0 * beyond / ran.max(1) as f64).min(1.0)
     }
@@ -148,7 +148,7 @@ impl Uncertainty {
         clippy::cast_sign_loss,
         reason = "a share of a few thousand"
     )]
-    pub(in crate::fitting) fn beyond(distance: f64) -> Uncertainty {
+    pub(crate) fn beyond(distance: f64) -> Uncertainty {
         let [least, most] = NEAR.map(f64::from);
         Uncertainty::Beyond((least + (most - least) * distance) as u32)
     }
@@ -185,7 +185,7 @@ fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
 /// compiled, where the driver happens to put its segments.
-pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
+pub(crate) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
     let attends = graph
         .nodes
         .iter()
@@ -202,7 +202,7 @@ pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
 
 /// Who says what is left free of one variant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::fitting) enum VariantHeadroom {
+pub(crate) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
@@ -214,7 +214,7 @@ pub(in crate::fitting) enum VariantHeadroom {
 
 impl VariantHeadroom {
     /// Of a request's variant.
-    pub(in crate::fitting) fn of(request: &Request, variant: &Variant) -> VariantHeadroom {
+    pub(crate) fn of(request: &Request, variant: &Variant) -> VariantHeadroom {
         if let Some(asked) = request.headroom {
             return VariantHeadroom::Asked(asked);
         }
@@ -241,7 +241,7 @@ impl VariantHeadroom {
 
     /// The same of an answer that leaves so much for what one other key alone asks for, up to all of that; `None` where none asks
     /// for more.
-    pub(in crate::fitting) fn with_unconfirmed(mut self, left: Share) -> Option<VariantHeadroom> {
+    pub(crate) fn with_unconfirmed(mut self, left: Share) -> Option<VariantHeadroom> {
         match &mut self {
             VariantHeadroom::Learnt(learnt) if learnt.unconfirmed > learnt.share => {
                 let learnt = Arc::make_mut(learnt);
@@ -255,7 +255,7 @@ impl VariantHeadroom {
     }
 
     /// The headroom below `limit`.
-    pub(in crate::fitting) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+    pub(crate) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = headroom(uncertainties, limit);
         match self {
             VariantHeadroom::ByDoubts => doubted,
@@ -269,11 +269,7 @@ impl VariantHeadroom {
     }
 
     /// The same for the answer's document.
-    pub(in crate::fitting) fn document(
-        &self,
-        uncertainties: &[Uncertainty],
-        limit: Bytes,
-    ) -> Headroom {
+    pub(crate) fn document(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Headroom {
         let doubts = doubts(uncertainties, limit);
         let (share, from, outcomes) = match self {
             VariantHeadroom::ByDoubts => (doubts.total(), HeadroomFrom::Default, 0),
@@ -302,7 +298,7 @@ impl VariantHeadroom {
     }
 
     /// What a reader is told of it.
-    pub(in crate::fitting) fn why(&self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    pub(crate) fn why(&self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
         let document = self.document(uncertainties, limit);
         match document.from {

@@ -16,7 +16,7 @@ const RECORDED_RANKS: u64 = 2;
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// What a reader is told whose `chosen_percent` changes nothing.
-pub(in crate::fitting) fn unused(request: &Request, assumptions: &[String]) -> Option<String> {
+pub(crate) fn unused(request: &Request, assumptions: &[String]) -> Option<String> {
     let is_chosen = |text: &String| text.contains("`chosen_percent`");
     (request.chosen_percent.is_some() && !assumptions.iter().any(is_chosen)).then(|| {
         "no size in the model depends on the values of a batch, so `chosen_percent` changes nothing"
@@ -25,7 +25,7 @@ pub(in crate::fitting) fn unused(request: &Request, assumptions: &[String]) -> O
 }
 
 /// What a reader is told of an answer for several ranks.
-pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
+pub(crate) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
     let ranks = request.world_size;
     if ranks == 1 {
         return Vec::new();
@@ -116,7 +116,7 @@ fn pairs(graph: &Graph) -> Option<&Node> {
 }
 
 /// What a reader is told who named machines of a cloud: which cards were taken, and how many ranks where not all are used once.
-pub(in crate::fitting) fn machines(request: &Request) -> Vec<String> {
+pub(crate) fn machines(request: &Request) -> Vec<String> {
     let machines = &request.machines;
     let cards: u64 = machines.iter().map(|machine| machine.count).sum();
     let mut notes: Vec<String> = machines.iter().map(ToString::to_string).collect();
@@ -128,7 +128,7 @@ pub(in crate::fitting) fn machines(request: &Request) -> Vec<String> {
 }
 
 /// What a reader is told where ranks have different cards.
-pub(in crate::fitting) fn uneven(request: &Request, binding: &Card) -> Option<String> {
+pub(crate) fn uneven(request: &Request, binding: &Card) -> Option<String> {
     let others: Vec<&str> = request
         .cards
         .iter()
@@ -146,7 +146,7 @@ pub(in crate::fitting) fn uneven(request: &Request, binding: &Card) -> Option<St
 }
 
 /// What a reader is told of ranks that ran on GPUs of their own.
-pub(in crate::fitting) fn ran_together(ranks: u64, devices: &str) -> String {
+pub(crate) fn ran_together(ranks: u64, devices: &str) -> String {
     format!(
         "{ranks} ranks ran together on {devices}, a process each, with batches of their own; the limit is what NCCL and \
          CUDA left on the one that has least"
@@ -154,10 +154,7 @@ pub(in crate::fitting) fn ran_together(ranks: u64, devices: &str) -> String {
 }
 
 /// What a reader is told where the recordings say the allocator's settings, and the request does not.
-pub(in crate::fitting) fn settings_as_recorded(
-    request: &Request,
-    workload: &Workload,
-) -> Option<String> {
+pub(crate) fn settings_as_recorded(request: &Request, workload: &Workload) -> Option<String> {
     let Workload::Recorded(steps) = workload else {
         return None;
     };
@@ -169,7 +166,7 @@ pub(in crate::fitting) fn settings_as_recorded(
 }
 
 /// What a reader is told of memory that other processes hold.
-pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
+pub(crate) fn others(ready: &Ready) -> Option<String> {
     let used = Bytes(ready.used_by_others_bytes?);
     (used >= WORTH_A_NOTE).then(|| {
         format!(
@@ -180,7 +177,7 @@ pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
 }
 
 /// What a reader is told of a fit whose limit did not last.
-pub(in crate::fitting) fn restarted(limit: Bytes, lowered: &Lowered) -> String {
+pub(crate) fn restarted(limit: Bytes, lowered: &Lowered) -> String {
     format!(
         "other processes took memory of the GPU during the fit and use {} now; it was started again with a limit of \
          {} instead of {limit}",

@@ -10,14 +10,14 @@ use crate::{Recommendation, VariantResult};
 
 /// What was found out about one variant.
 #[derive(Debug, Clone)]
-pub(in crate::fitting) struct Entry {
-    pub(in crate::fitting) variant: Variant,
-    pub(in crate::fitting) recomputed: Recomputed,
-    pub(in crate::fitting) recommendation: Recommendation,
+pub(crate) struct Entry {
+    pub(crate) variant: Variant,
+    pub(crate) recomputed: Recomputed,
+    pub(crate) recommendation: Recommendation,
 }
 
 /// What checkpointing has a model compute twice; of recordings it is not known.
-pub(in crate::fitting) fn recomputed_by(workload: &Workload, variant: &Variant) -> Recomputed {
+pub(crate) fn recomputed_by(workload: &Workload, variant: &Variant) -> Recomputed {
     match workload {
         Workload::Graph(graph) => recomputed(graph, variant),
         Workload::Recorded(_) => Recomputed::default(),
@@ -25,10 +25,7 @@ pub(in crate::fitting) fn recomputed_by(workload: &Workload, variant: &Variant) 
 }
 
 /// The variants, best first, and the place of each of `entries` among them.
-pub(in crate::fitting) fn ranked(
-    entries: &[Entry],
-    compare: Compare,
-) -> (Vec<VariantResult>, Vec<usize>) {
+pub(crate) fn ranked(entries: &[Entry], compare: Compare) -> (Vec<VariantResult>, Vec<usize>) {
     let keys: Vec<RankKey> = entries
         .iter()
         .map(|entry| RankKey {
@@ -73,7 +70,7 @@ const GAINED: &str = "with checkpointing (";
 const FITS_NOTHING: &str = ", the optimizer named first, fits nothing: the next one is recommended";
 
 /// Takes back what an earlier ranking said of a variant.
-pub(in crate::fitting) fn forget(notes: &mut Vec<String>) {
+pub(crate) fn forget(notes: &mut Vec<String>) {
     notes.retain(|note| !note.starts_with(GAINED) && !note.ends_with(FITS_NOTHING));
 }
 

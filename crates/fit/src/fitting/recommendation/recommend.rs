@@ -16,8 +16,7 @@ use crate::fitting::recommendation::why::{Around, LimitSource};
 use crate::fitting::variant_search::{VariantSearch, micro_steps};
 
 /// How the note begins that is given where both are asked for.
-pub(in crate::fitting) const TARGET_DECIDES: &str =
-    "`target_batch` decides the number of accumulation steps";
+pub(crate) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
 
 /// What is said where one other key's reports alone lower the batch.
 const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
@@ -34,7 +33,7 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
     clippy::too_many_lines,
     reason = "a line for each member of the answer"
 )]
-pub(in crate::fitting) fn recommend(
+pub(crate) fn recommend(
     target: BatchTarget,
     accumulation: u32,
     mut search: VariantSearch<'_, '_>,
@@ -181,7 +180,7 @@ fn communicated(
 }
 
 /// What is to be known of a probe of several ranks.
-pub(in crate::fitting) fn across_ranks(
+pub(crate) fn across_ranks(
     report: &ProbeReport,
     world_size: u64,
     communicated_bytes: Option<u64>,
@@ -197,7 +196,7 @@ pub(in crate::fitting) fn across_ranks(
 
 /// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
 /// much of it as takes no more than half of the limit.
-pub(in crate::fitting) fn next_to_record(
+pub(crate) fn next_to_record(
     answer: u64,
     cache: &mut ProbeCache<'_>,
 ) -> Result<Option<u64>, EngineError> {

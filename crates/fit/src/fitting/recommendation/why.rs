@@ -8,7 +8,7 @@ use crate::fitting::plan::Larger;
 
 /// Where the allocator's limit comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::fitting) enum LimitSource {
+pub(crate) enum LimitSource {
     /// The request names it.
     Asked,
     /// It is all that the device has for the allocator.
@@ -16,28 +16,28 @@ pub(in crate::fitting) enum LimitSource {
 }
 
 /// What is known around an answer.
-pub(in crate::fitting) struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// The probe of the recommended batch, or of a batch of one where nothing fits.
-    pub(in crate::fitting) at: &'a ProbeReport,
+    pub(crate) at: &'a ProbeReport,
     /// The probe above the largest batch without retries, where there is one.
-    pub(in crate::fitting) above: Option<&'a ProbeReport>,
+    pub(crate) above: Option<&'a ProbeReport>,
     /// The largest batch without retries.
-    pub(in crate::fitting) largest: u64,
+    pub(crate) largest: u64,
     /// Whether larger batches are not tried, whatever they need.
-    pub(in crate::fitting) at_ceiling: bool,
+    pub(crate) at_ceiling: bool,
     /// The headroom.
-    pub(in crate::fitting) headroom: Bytes,
+    pub(crate) headroom: Bytes,
     /// The larger batch that is hardly faster, where a fast one was asked for.
-    pub(in crate::fitting) objective: Option<&'a Larger>,
+    pub(crate) objective: Option<&'a Larger>,
     /// Whether a number of samples for each optimizer step was asked for.
-    pub(in crate::fitting) has_target: bool,
+    pub(crate) has_target: bool,
     /// Where the limit comes from.
-    pub(in crate::fitting) source: LimitSource,
+    pub(crate) source: LimitSource,
 }
 
 impl Around<'_> {
     /// The peak of the recommended batch and the limit that binds.
-    pub(in crate::fitting) fn why(&self) -> Why {
+    pub(crate) fn why(&self) -> Why {
         Why {
             at_peak: self.at.at_peak.clone(),
             peak: self.at.peak.clone(),

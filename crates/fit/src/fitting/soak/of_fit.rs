@@ -23,7 +23,7 @@ const MOST_VARIANTS: usize = 8;
 /// Runs what is recommended for each variant through the request's course. What is recommended afterwards is the largest batch up to
 /// it, or the plan for the target with the fewest steps, that lasts: without a retry, and with as much left free as a fit leaves.
 /// The variants are ranked by that.
-pub(in crate::fitting) fn last(
+pub(crate) fn last(
     request: &Request,
     course: &SoakSchedule,
     result: &mut FitResult,

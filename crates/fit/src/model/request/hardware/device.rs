@@ -103,7 +103,7 @@ impl DeviceChoice {
 }
 
 /// The machines of clouds that a request's `device` names.
-pub(in crate::model::request) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+pub(crate) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
     let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
     match fields.get("device") {
         Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
@@ -116,7 +116,7 @@ pub(in crate::model::request) fn machines(fields: &Fields<'_>) -> Vec<&'static I
 
 /// How many ranks there are where a request does not say it and names machines or a list: one for each card of a machine, and one for each
 /// card that is named by itself.
-pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+pub(crate) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
     let named = match fields.get("device") {
         Some(Value::Array(items)) => items.len(),
         _ => 1,
@@ -127,7 +127,7 @@ pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instanc
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
-pub(in crate::model::request) fn read(
+pub(crate) fn read(
     fields: &Fields<'_>,
     world_size: u64,
 ) -> Result<(DeviceChoice, Vec<String>), RequestError> {

@@ -84,10 +84,7 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, RequestEr
 }
 
 /// Refuses a limit above what the card has in all: it would not be the limit.
-pub(in crate::model::request) fn of_card(
-    limit: Option<MemoryLimit>,
-    total: Bytes,
-) -> Result<(), RequestError> {
+pub(crate) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), RequestError> {
     match limit {
         Some(MemoryLimit::Bytes(asked)) if asked > total => Err(RequestError::at(
             "/memory_limit",
@@ -100,11 +97,7 @@ pub(in crate::model::request) fn of_card(
 }
 
 /// Reads a number of bytes, or a size such as `"256GiB"`.
-pub(in crate::model::request) fn bytes(
-    value: &Value,
-    pointer: &str,
-    name: &str,
-) -> Result<Bytes, RequestError> {
+pub(crate) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, RequestError> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
     match parse_size(value, pointer) {
@@ -227,9 +220,7 @@ pub fn strategy(parallel: &Parallel) -> &'static str {
     clippy::cast_sign_loss,
     reason = "at most half a million"
 )]
-pub(in crate::model::request) fn requested(
-    fields: &Fields<'_>,
-) -> Result<Option<Share>, RequestError> {
+pub(crate) fn requested(fields: &Fields<'_>) -> Result<Option<Share>, RequestError> {
     let share = |refused: RequestError| RequestError {
         problem: format!(
             "{}; it is a share of the limit, 0.05 for a twentieth; bytes are left free by a `memory_limit` of so much less, and a headroom of 0",

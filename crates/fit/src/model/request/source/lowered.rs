@@ -16,9 +16,7 @@ use batchfit_step::{Checkpointing, Mode, Optimizer, Variant};
 /// The graph of a request, from when it is first asked for: megabytes are read once, for the check of the request
 /// and for its answer.
 #[derive(Debug, Clone, Default)]
-pub(in crate::model::request) struct LoweredCell(
-    pub(in crate::model::request) Arc<OnceLock<Lowered>>,
-);
+pub(crate) struct LoweredCell(pub(crate) Arc<OnceLock<Lowered>>);
 
 /// Two requests are equal whether or not their graphs were read.
 impl PartialEq for LoweredCell {
@@ -147,7 +145,7 @@ impl Request {
 
     /// What the precision stores parameters in, where all variants agree, else float32, in which the others are traced as well;
     /// `None` for autocast alone, which takes them as they are loaded.
-    pub(in crate::model::request) fn stored(&self) -> Option<DType> {
+    pub(crate) fn stored(&self) -> Option<DType> {
         let stored = |variant: &Variant| {
             let precision = variant.precision;
             precision
