@@ -12,12 +12,12 @@ use crate::jobs::clock::Clock;
 use crate::jobs::document::{FitError, json};
 use crate::jobs::events::Events;
 use crate::jobs::events::notifications::RemoteProgress;
-use crate::jobs::lanes::{LARGE_LANE, Lanes};
 use crate::jobs::leases::Heartbeats;
 use crate::jobs::queue::spec_cache::SpecCache;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::searches::predicted::Predictions;
 use crate::jobs::{Engine, EngineError, Limits, Progress};
+use crate::jobs::{document::LARGE_LANE, lanes::Lanes};
 use crate::limits::Cancel;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{
