@@ -2,7 +2,6 @@
 
 mod answers;
 mod calibrate;
-mod fit;
 mod gpu;
 mod help;
 pub(in crate::cli) mod hints;
@@ -28,11 +27,10 @@ use crate::cli::service::config;
 use crate::cli::terminal::output;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
-pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use hints::{one_batch, pasted, with_card};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::{Batch, RequestFlags};
+pub(in crate::cli) use question::{Batch, Fit, Format, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{

@@ -3,18 +3,19 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::fitting::Result;
 use crate::graph::Graph;
 use crate::model::{Request, RequestError, Variant};
 use crate::probe::{Detail, Evidence, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
     Deadlines, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerCommand, WorkerError,
+    WorkerStats,
 };
 use crate::{EngineError, GpuRun, GpuWork};
 
 use super::runner::{Observer, ProbeOutcome, Runner, RunnerDevice};
-use crate::fitting::recommendation::assumed::Assumed;
-use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
 pub(crate) struct GpuProber<'a> {
@@ -45,7 +46,7 @@ impl<'a> GpuProber<'a> {
         devices: &[String],
         (request, graph): (&Request, &Graph),
         observer: &'a Observer<'a>,
-    ) -> Result<(GpuProber<'a>, Ready), EngineError> {
+    ) -> Result<(GpuProber<'a>, Ready)> {
         let device = devices.join(",");
         let opening = Opening {
             devices: devices.to_vec(),
@@ -74,22 +75,26 @@ impl<'a> GpuProber<'a> {
 
     /// What was done so far.
     pub(crate) fn work(&self) -> GpuWork {
-        let account = self.supervisor.account();
-        let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        GpuWork {
-            probes: count(self.runs.len()),
-            out_of_memory: count(self.runs.iter().filter(is_out).count()),
-            workers: account.workers,
-            worker_start_ms: milliseconds(account.start),
-            waited_ms: milliseconds(account.waited),
-            runs: self.runs.clone(),
-        }
+        gpu_work(self.supervisor.account(), &self.runs)
     }
 
     /// What other processes left at least, if that was less than probes were to have.
     pub(crate) fn take_lowered(&mut self) -> Option<Lowered> {
         self.lowered.take()
+    }
+}
+
+/// What processes cost that ran these probes.
+pub(crate) fn gpu_work(cost: WorkerStats, runs: &[GpuRun]) -> GpuWork {
+    let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    GpuWork {
+        probes: count(runs.len()),
+        out_of_memory: count(runs.iter().filter(is_out).count()),
+        workers: cost.workers,
+        worker_start_ms: milliseconds(cost.start),
+        waited_ms: milliseconds(cost.waited),
+        runs: runs.to_vec(),
     }
 }
 
@@ -113,7 +118,7 @@ impl Runner for GpuProber<'_> {
         batch: u64,
         limit: Bytes,
         _detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let began = Instant::now();
         let order = ProbeOrder {
             variant: variant.clone(),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
@@ -10,7 +11,7 @@ use crate::program::Program;
 use crate::search::Goal;
 use crate::units::Bytes;
 use crate::worker::Caller;
-use crate::{EngineError, Progress, Work};
+use crate::{EngineError, Headroom, Progress, Work};
 
 use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom};
 
@@ -39,17 +40,20 @@ impl ProbeOutcome {
         Goal::FinishSteadily.is_met_by(self.report.course())
             && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
     }
-}
 
-impl ProbeOutcome {
+    /// The same for the answer's document.
+    pub(crate) fn document(&self, limit: Bytes) -> Headroom {
+        self.headroom.document(&self.uncertainties, limit)
+    }
+
     /// Whether it runs steadily, and would where `headroom` less than `limit` can be had, which `within` says where the peak does
     /// not. See Note [Steady batches] in `search`.
     pub(crate) fn is_safe(
         &self,
         headroom: Bytes,
         limit: Bytes,
-        within: impl FnOnce(Bytes) -> Result<ProbeOutcome, EngineError>,
-    ) -> Result<bool, EngineError> {
+        within: impl FnOnce(Bytes) -> Result<ProbeOutcome>,
+    ) -> Result<bool> {
         let is_steady =
             |probed: &ProbeOutcome| Goal::FinishSteadily.is_met_by(probed.report.course());
         if self.leaves(headroom, limit) || !is_steady(self) || headroom >= limit {
@@ -125,7 +129,7 @@ pub(crate) trait Runner {
     fn device(&self) -> RunnerDevice<'_>;
 
     /// The step program of a variant; `None` where only a probe can tell what it needs.
-    fn program(&mut self, _: &Variant) -> Result<Option<&Program>, EngineError> {
+    fn program(&mut self, _: &Variant) -> Result<Option<&Program>> {
         Ok(None)
     }
 
@@ -136,15 +140,10 @@ pub(crate) trait Runner {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError>;
+    ) -> Result<ProbeOutcome>;
 
     /// How long an optimizer step of so many micro-steps takes, without running it: of a variant with as many, or with several.
-    fn step_time(
-        &mut self,
-        _: &Variant,
-        _batch: u64,
-        _steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    fn step_time(&mut self, _: &Variant, _batch: u64, _steps: u64) -> Result<StepTime> {
         Ok(StepTime::Unknown("nothing was run that tells it"))
     }
 }
@@ -166,7 +165,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Announces a probe of `batch`, unless the work is cancelled.
-    pub(crate) fn before(&self, batch: u64, note: &str) -> Result<(), EngineError> {
+    pub(crate) fn before(&self, batch: u64, note: &str) -> Result<()> {
         if self.work.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -208,9 +207,11 @@ pub(crate) struct ProbeCache<'a> {
     prober: &'a mut dyn Runner,
     observer: &'a Observer<'a>,
     variant: Variant,
-    limit: Bytes,
-    ceiling: u64,
-    headroom: VariantHeadroom,
+    pub(crate) limit: Bytes,
+    /// The largest batch that may be an answer.
+    pub(crate) ceiling: u64,
+    /// That of its probes.
+    pub(crate) headroom: VariantHeadroom,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), ProbeOutcome>,
     /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
@@ -222,8 +223,8 @@ impl<'a> ProbeCache<'a> {
         prober: &'a mut dyn Runner,
         observer: &'a Observer<'a>,
         variant: Variant,
-        limit: Bytes,
-        ceiling: u64,
+        (limit, ceiling): (Bytes, u64),
+        headroom: VariantHeadroom,
     ) -> ProbeCache<'a> {
         ProbeCache {
             prober,
@@ -231,16 +232,10 @@ impl<'a> ProbeCache<'a> {
             variant,
             limit,
             ceiling,
-            headroom: VariantHeadroom::default(),
+            headroom,
             seen: BTreeMap::new(),
             outlined: BTreeMap::new(),
         }
-    }
-
-    /// The same with a given headroom.
-    #[must_use]
-    pub(crate) fn with_headroom(self, headroom: VariantHeadroom) -> ProbeCache<'a> {
-        ProbeCache { headroom, ..self }
     }
 
     /// Has all its probes leave this headroom from now on.
@@ -251,11 +246,6 @@ impl<'a> ProbeCache<'a> {
         self.headroom = headroom;
     }
 
-    /// The headroom of its probes.
-    pub(crate) fn headroom(&self) -> VariantHeadroom {
-        self.headroom.clone()
-    }
-
     /// Whether its device can run nothing any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.prober.device().is_lost
@@ -263,15 +253,6 @@ impl<'a> ProbeCache<'a> {
 
     pub(crate) fn evidence(&self) -> Evidence {
         self.prober.device().evidence
-    }
-
-    pub(crate) fn limit(&self) -> Bytes {
-        self.limit
-    }
-
-    /// The largest batch that may be an answer.
-    pub(crate) fn ceiling(&self) -> u64 {
-        self.ceiling
     }
 
     /// The largest batch that was recorded, where its device answers from recordings.
@@ -290,13 +271,13 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// What a probe of `batch` needs at least, where that can be told without it.
-    pub(crate) fn outline(&mut self, batch: u64) -> Result<Option<Outline>, EngineError> {
+    pub(crate) fn outline(&mut self, batch: u64) -> Result<Option<Outline>> {
         let program = self.prober.program(&self.variant)?;
         Ok(program.map(|program| Outline::of(program, batch)))
     }
 
     /// Whether no probe has to tell that `batch` runs out of memory: its tensors alone are larger than the limit.
-    pub(crate) fn is_beyond(&mut self, batch: u64) -> Result<bool, EngineError> {
+    pub(crate) fn is_beyond(&mut self, batch: u64) -> Result<bool> {
         let accumulation = self.accumulation();
         let (within, beyond) = *self.outlined.entry(accumulation).or_insert((0, u64::MAX));
         if batch <= within || batch >= beyond {
@@ -314,7 +295,7 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// Bytes that a rank sends to others in a step; `None` where one process trains, or it is unknown.
-    pub(crate) fn communicated(&mut self, batch: u64) -> Result<Option<u64>, EngineError> {
+    pub(crate) fn communicated(&mut self, batch: u64) -> Result<Option<u64>> {
         if self.variant.parallel.is_none() || self.evidence() == Evidence::Recorded {
             return Ok(None);
         }
@@ -326,7 +307,7 @@ impl<'a> ProbeCache<'a> {
     /// How long an optimizer step of `steps` micro-steps takes: what a probe measured, where its device is real.
     ///
     /// What was probed with fewer micro-steps takes as many times what each of those took, with its share of the update.
-    pub(crate) fn step_time(&mut self, batch: u64, steps: u64) -> Result<StepTime, EngineError> {
+    pub(crate) fn step_time(&mut self, batch: u64, steps: u64) -> Result<StepTime> {
         if !self.evidence().is_real() {
             return self.prober.step_time(&self.variant, batch, steps);
         }
@@ -336,12 +317,12 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// The probe of `batch`, run now unless it was run before.
-    pub(crate) fn probe(&mut self, batch: u64) -> Result<&ProbeOutcome, EngineError> {
+    pub(crate) fn probe(&mut self, batch: u64) -> Result<&ProbeOutcome> {
         self.run(batch, Detail::Verdict)
     }
 
     /// The same with what the peak was made of.
-    pub(crate) fn probe_in_full(&mut self, batch: u64) -> Result<&ProbeOutcome, EngineError> {
+    pub(crate) fn probe_in_full(&mut self, batch: u64) -> Result<&ProbeOutcome> {
         let key = (self.accumulation(), batch);
         // A real probe is always written down in full, because it takes seconds anyway.
         let is_brief = |probed: &ProbeOutcome| probed.report.at_peak.is_empty();
@@ -351,7 +332,7 @@ impl<'a> ProbeCache<'a> {
         self.run(batch, Detail::Full)
     }
 
-    fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome, EngineError> {
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome> {
         let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
             let note = if self.evidence().is_real() {
@@ -375,12 +356,7 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// See [`ProbeOutcome::is_safe`].
-    pub(crate) fn is_safe(
-        &mut self,
-        headroom: Bytes,
-        limit: Bytes,
-        batch: u64,
-    ) -> Result<bool, EngineError> {
+    pub(crate) fn is_safe(&mut self, headroom: Bytes, limit: Bytes, batch: u64) -> Result<bool> {
         let probed = if limit == self.limit {
             self.probe(batch)?.clone()
         } else {
@@ -397,7 +373,7 @@ impl<'a> ProbeCache<'a> {
         limit: Bytes,
         batch: u64,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         self.observer.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),

@@ -8,6 +8,7 @@ use crate::alloc::Settings;
 use crate::compile::{CompileError, Process, RankClass, rank_classes};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{Mode, Request, Variant, Workload};
 use crate::probe::{
@@ -22,9 +23,8 @@ use crate::validate::invalid_variant;
 use crate::worker::Programs;
 
 use super::runner::{ProbeOutcome, Runner, RunnerDevice, StepTime};
-use crate::fitting::memory_budget::for_others;
-use crate::fitting::recommendation::assumed::Assumed;
-use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::engine::for_others;
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// How many times as long the host takes as the one that was measured: no other pace was given.
 const PACE: f64 = 1.0;
@@ -92,7 +92,7 @@ impl Simulator {
         variant: &Variant,
         (batch, reserved): (u64, Bytes),
         limit: Bytes,
-    ) -> Result<(), EngineError> {
+    ) -> Result<()> {
         let predicted = self.probe(variant, batch, limit, Detail::Verdict)?.report;
         let predicted = Bytes(predicted.peak_reserved_bytes);
         self.ran = Some(MeasuredBatch {
@@ -131,7 +131,7 @@ impl Simulator {
         variant: &Variant,
         batch: u64,
         limit: Bytes,
-    ) -> Result<(Verdict, bool), EngineError> {
+    ) -> Result<(Verdict, bool)> {
         let mut probed = self.probe(variant, batch, limit, Detail::Verdict)?;
         probed.headroom = VariantHeadroom::of(request, variant);
         let within = |room| self.probe(variant, batch, room, Detail::Verdict);
@@ -165,7 +165,7 @@ impl Simulator {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let began = Instant::now();
         let evidence = self.device().evidence;
         let program = self
@@ -259,7 +259,7 @@ impl Runner for Simulator {
         }
     }
 
-    fn program(&mut self, variant: &Variant) -> Result<Option<&Program>, EngineError> {
+    fn program(&mut self, variant: &Variant) -> Result<Option<&Program>> {
         let program = self.programs.of(variant, &self.cancel);
         program.map(Some).map_err(|error| not_compiled(&error))
     }
@@ -270,7 +270,7 @@ impl Runner for Simulator {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let classes = self.classes(variant);
         let mut found = Vec::new();
         for class in &classes {
@@ -321,12 +321,7 @@ impl Runner for Simulator {
         Ok(probed)
     }
 
-    fn step_time(
-        &mut self,
-        variant: &Variant,
-        batch: u64,
-        steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    fn step_time(&mut self, variant: &Variant, batch: u64, steps: u64) -> Result<StepTime> {
         if self.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }

@@ -1,5 +1,6 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
+use crate::fitting::Result;
 use crate::fitting::composite::{simulated_probe, simulated_step_time};
 use crate::fitting::probing::runner::StepTime;
 use crate::fitting::recommendation::recommend::across_ranks;
@@ -8,7 +9,7 @@ use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;
-use crate::{EngineError, Limit, LimitKind, Recommendation, Why};
+use crate::{Limit, LimitKind, Recommendation, Why};
 
 /// How a note begins that says why the time of a step is unknown.
 pub(crate) const TIME_UNKNOWN: &str = "how long a step takes is not known";
@@ -23,7 +24,7 @@ pub(crate) fn alternate_plan(
     (question, training): Of<'_>,
     peaks: PeakMemory,
     cancel: &Cancel,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     best.micro_batch = plan.micro_batch;
     best.accumulation_steps = plan.accumulation_steps;
     best.global_batch = plan.global_batch;
@@ -60,7 +61,7 @@ pub(crate) fn lowered_to(
     (question, training): Of<'_>,
     because_of: String,
     cancel: &Cancel,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     let refused = best.micro_batch;
     let variant = with_steps(training, plan.accumulation_steps);
     let batch = plan.micro_batch;

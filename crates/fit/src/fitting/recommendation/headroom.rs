@@ -10,6 +10,7 @@ use crate::graph::{Graph, Lifetimes};
 use crate::model::{CalibrationSource, HeadroomCalibration, Mode, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
 use crate::search::headroom::{Doubt, Doubts, training};
+use crate::shape::{Extent, numel};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
 
@@ -160,7 +161,7 @@ impl Uncertainty {
     clippy::cast_sign_loss,
     reason = "the share is clamped to 0..=1, and a byte more or less of headroom does not matter"
 )]
-fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+pub(crate) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
     let share: f64 = uncertainties
         .iter()
         .map(|uncertainty| uncertainty.share())
@@ -173,7 +174,7 @@ fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
 }
 
 /// How much of `limit` is left free for each.
-fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
+pub(crate) fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
     let share = |it: &Uncertainty| Share::of(headroom(&[*it], limit), limit);
     let doubts: Doubts = uncertainties
         .iter()
@@ -338,141 +339,29 @@ fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> St
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::assumed::Assumed;
-    use super::*;
-    use crate::graph::{Builder, Content, UntracedFunction};
-    use crate::search::headroom::Halved;
-    use crate::shape::DType;
-    use crate::shape::Extent;
+/// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Assumed(Vec<(Extent, u64)>);
 
-    #[test]
-    fn estimated_workspaces_keep_free_what_they_may_be_short_by() {
-        let limit = Bytes(1000);
-        let without = headroom(&[Uncertainty::Driver], limit);
-        let with = headroom(
-            &[Uncertainty::Driver, Uncertainty::Workspaces(Bytes(70))],
-            limit,
-        );
-
-        assert_eq!(with, without + Bytes(70));
-        let [much, more] =
-            [500, 5000].map(|bytes| headroom(&[Uncertainty::Workspaces(Bytes(bytes))], limit));
-        assert_eq!([much, more], [Bytes(100); 2]);
-        let measured = headroom(&[Uncertainty::GroupedVolumes], limit);
-        assert_eq!(measured, Bytes(120));
-    }
-
-    #[test]
-    fn a_function_that_was_not_traced_is_a_doubt() {
-        let mut builder = Builder::new("Net");
-        let x = builder.input("x", DType::Float32, Vec::new(), Content::Normal);
-        let mut graph = builder.finish(x, x);
-        assert!(!of_graph(&graph).contains(&Uncertainty::Functions));
-
-        graph.untraced_functions.push(UntracedFunction {
-            name: "Swish".into(),
-            reason: "it branches on values".into(),
-        });
-
-        assert!(of_graph(&graph).contains(&Uncertainty::Functions));
-    }
-
-    #[test]
-    fn operands_and_results_of_assumed_operators_are_counted() {
-        let mut builder = Builder::new("Model");
-        let shape = vec![Extent::BATCH, Extent::fixed(10)];
-        let x = builder.input("x", DType::Float32, shape.clone(), Content::Normal);
-        let op = crate::ops::Opaque {
-            results: vec![(DType::Float32, shape)],
+impl Assumed {
+    /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
+    pub(crate) fn of(graph: &Graph) -> Assumed {
+        let opaque = graph
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::Opaque(_)));
+        let values = opaque.flat_map(|node| node.inputs.iter().chain(&node.outputs));
+        let sized = |id: &crate::graph::ValueId| {
+            let value = graph.value(*id);
+            (numel(&value.shape), value.dtype.size())
         };
-        let y = builder.apply(Builder::ROOT, "y", op, &[x]).unwrap();
-        let graph = builder.finish(y, y);
-
-        let assumed = Assumed::of(&graph);
-
-        assert_eq!(
-            assumed.at(8),
-            Some(Uncertainty::Assumed(Bytes(2 * 8 * 10 * 4)))
-        );
-        assert_eq!(Assumed::default().at(8), None);
+        Assumed(values.map(sized).collect())
     }
 
-    const LIMIT: Bytes = Bytes(1_000_000);
-    const DOUBTS: [Uncertainty; 2] = [Uncertainty::Driver, Uncertainty::Card];
-
-    /// So much at the least, after what these doubts keep was halved so often.
-    fn calibration(millionths: u32, times: usize) -> VariantHeadroom {
-        let mut halved = Halved::default();
-        (0..times).for_each(|_| halved.halve(&doubts(&DOUBTS, LIMIT)));
-        VariantHeadroom::Learnt(Arc::new(HeadroomCalibration {
-            strategy: "none".to_owned(),
-            share: Share(millionths),
-            unconfirmed: Share(0),
-            halved,
-            of: CalibrationSource::Itself,
-            outcomes: 3,
-        }))
-    }
-
-    #[test]
-    fn what_was_learnt_adds_and_halves_the_doubts_that_it_is_about() {
-        let of = |headroom: &VariantHeadroom, doubts: &[Uncertainty]| {
-            let document = headroom.document(doubts, LIMIT);
-            (headroom.bytes(doubts, LIMIT).0, document.from)
-        };
-        let headroom = |headroom: VariantHeadroom| of(&headroom, &DOUBTS);
-
-        assert_eq!(
-            headroom(VariantHeadroom::ByDoubts),
-            (15_000, HeadroomFrom::Default)
-        );
-        assert_eq!(
-            headroom(calibration(30_000, 0)),
-            (30_000, HeadroomFrom::Learnt)
-        );
-        assert_eq!(
-            headroom(calibration(9_000, 0)),
-            (15_000, HeadroomFrom::Default)
-        );
-        assert_eq!(
-            headroom(calibration(5_000, 1)),
-            (7_500, HeadroomFrom::Learnt)
-        );
-        assert_eq!(
-            headroom(calibration(5_000, 9)),
-            (5_000, HeadroomFrom::Learnt)
-        );
-        // An answer that doubts something else, too, or much more, keeps all of it.
-        for (more, left) in [
-            (Uncertainty::Workspaces(Bytes(100_000)), 115_000),
-            (Uncertainty::Assumed(Bytes(2_000)), 17_000),
-            (Uncertainty::Extrapolated(Bytes(16_000)), 17_000),
-            (Uncertainty::Far(1), 17_500),
-            (Uncertainty::Short(Bytes(1)), 15_001),
-            (Uncertainty::Driver, 20_000),
-        ] {
-            let found = of(&calibration(5_000, 9), &[DOUBTS[0], DOUBTS[1], more]);
-            assert_eq!(found, (left, HeadroomFrom::Default), "{more:?}");
-        }
-        assert_eq!(
-            headroom(VariantHeadroom::Asked(Share(1_000))),
-            (1_000, HeadroomFrom::Asked)
-        );
-        assert_eq!(
-            headroom(VariantHeadroom::Asked(Share(0))),
-            (0, HeadroomFrom::Asked)
-        );
-    }
-
-    #[test]
-    fn what_the_document_says_is_the_very_share() {
-        for limit in [(12 << 30) + 1, 24_564_989_952, 7] {
-            let document = calibration(32_727, 1).document(&DOUBTS, Bytes(limit));
-            assert!((document.fraction - 0.032_727).abs() < 1e-12);
-        }
-        let document = VariantHeadroom::ByDoubts.document(&DOUBTS, Bytes(24_564_989_952));
-        assert!((document.fraction - 0.015).abs() < 1e-12);
+    /// The uncertainty about a batch, if there is one.
+    pub(crate) fn at(&self, batch: u64) -> Option<Uncertainty> {
+        let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
+        let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
+        (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))
     }
 }

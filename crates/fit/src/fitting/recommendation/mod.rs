@@ -1,9 +1,6 @@
 //! From the largest batches to what is recommended: plans, headroom, what limits them, and what readers are told.
 
 pub(crate) mod alternate_plan;
-pub(crate) mod assumed;
 pub(crate) mod headroom;
 pub(crate) mod notes;
-pub(crate) mod ranked;
 pub(crate) mod recommend;
-pub(crate) mod why;

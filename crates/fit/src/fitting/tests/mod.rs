@@ -1,9 +1,13 @@
 //! Fits on a scripted device: memory that grows as the test says.
 
+mod budget;
+mod devices;
+mod headroom;
 mod ranking;
 mod script;
 mod speed;
 mod targets;
+mod why;
 
 use crate::fitting::answer::{Devices, answer};
 use crate::fitting::engine::FitSpec;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Lowered, Workload};
 use crate::limits::{clause, shorten};
-use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
+use crate::model::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
 use batchfit_models::{RequestError, whole};
