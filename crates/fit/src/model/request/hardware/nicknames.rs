@@ -86,8 +86,9 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
     {
         found = called(one); // `2x3090s`; of a `4080s` nobody knows whether it is the Super
     }
-    let bare = Name::read(name).without_aside();
-    if let (true, Some((of, note))) = (found.is_empty(), same(name).or_else(|| same(&bare))) {
+    if found.is_empty()
+        && let Some((of, note)) = same(name).or_else(|| same(&Name::read(name).without_aside()))
+    {
         let on = parse(of)?;
         if !Name::read(name).has_sizes_of(on.card) {
             return Err(unknown_on(name));
