@@ -60,11 +60,11 @@ impl Timeouts {
     pub(in crate::cli) fn deadlines(&self) -> Deadlines {
         let open = Duration::from_secs(self.open_deadline);
         Deadlines {
-            start: Deadlines::default().start.min(open),
+            start: Deadlines::USUAL.start.min(open),
             open,
             probe: Duration::from_secs(self.probe_deadline),
             turn: Duration::from_secs(self.gpu_wait),
-            ..Deadlines::default()
+            ..Deadlines::USUAL
         }
     }
 }

@@ -3,6 +3,7 @@
 //! `--help` has a line for each flag, below headings; `-h` names the same flags, several in a line, so that both
 //! fit a screen. Both are made from the flags themselves.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgAction, Command};
@@ -95,6 +96,28 @@ fn grouped(command: &Command) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Environment variables that stand in `--help`.
+const SHOWN: [&str; 7] = [
+    "BATCHFIT_LISTEN",
+    "BATCHFIT_ALLOWED_HOST",
+    "BATCHFIT_CALIBRATIONS",
+    "BATCHFIT_LOCKS",
+    "BATCHFIT_KERNEL_CACHE",
+    "BATCHFIT_FAULT",
+    "BATCHFIT_FAULT_ONCE",
+];
+
+pub(super) fn with_variables_hidden(command: Command) -> Command {
+    let hidden = |flag: Arg| {
+        let variable = flag.get_env().and_then(OsStr::to_str);
+        let is_hidden = !variable.is_some_and(|name| SHOWN.contains(&name));
+        flag.hide_env(is_hidden)
+    };
+    command
+        .mut_args(hidden)
+        .mut_subcommands(with_variables_hidden)
 }
 
 /// The command with our flags for help and version, with every flag below a heading, and with what stands below them.

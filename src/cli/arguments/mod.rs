@@ -2,7 +2,6 @@
 
 mod answers;
 mod calibrate;
-mod fit;
 mod gpu;
 mod help;
 pub(in crate::cli) mod hints;
@@ -14,7 +13,7 @@ mod service;
 mod soak;
 mod virtual_gpu;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -28,11 +27,10 @@ use crate::cli::service::config;
 use crate::cli::terminal::output;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
-pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use hints::{one_batch, pasted, with_card};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::{Batch, RequestFlags};
+pub(in crate::cli) use question::{Batch, Fit, Format, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
@@ -222,29 +220,7 @@ fn commands() -> clap::Command {
         .mut_subcommand("agents", of_server)
         .mut_subcommand("keys", everywhere)
         .mut_subcommand("db", everywhere);
-    with_variables_hidden(command)
-}
-
-/// Environment variables that stand in `--help`.
-const SHOWN: [&str; 7] = [
-    "BATCHFIT_LISTEN",
-    "BATCHFIT_ALLOWED_HOST",
-    "BATCHFIT_CALIBRATIONS",
-    "BATCHFIT_LOCKS",
-    "BATCHFIT_KERNEL_CACHE",
-    "BATCHFIT_FAULT",
-    "BATCHFIT_FAULT_ONCE",
-];
-
-fn with_variables_hidden(command: clap::Command) -> clap::Command {
-    let hidden = |flag: clap::Arg| {
-        let variable = flag.get_env().and_then(OsStr::to_str);
-        let is_hidden = !variable.is_some_and(|name| SHOWN.contains(&name));
-        flag.hide_env(is_hidden)
-    };
-    command
-        .mut_args(hidden)
-        .mut_subcommands(with_variables_hidden)
+    help::with_variables_hidden(command)
 }
 
 #[derive(Debug, Subcommand)]

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::devices::engine;
+use crate::cli::engine;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
 use crate::cli::terminal::output;
@@ -41,7 +41,7 @@ const IN_MEMORY: &str = "sqlite::memory:";
 
 /// Answers lines until there are no more.
 pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
-    let engine = engine(Deadlines::default())?;
+    let engine = engine(Deadlines::USUAL)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -18,7 +18,7 @@ use super::Outcome;
 use super::arguments::{Search, SearchFormat};
 use super::error::CliError;
 use super::question::size;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::SearchDocument;
 use crate::limits::Cancel;
 use crate::model::RequestError;
@@ -166,7 +166,7 @@ fn print(
         SearchFormat::Json => output::json(document)?,
         SearchFormat::Text if outcome == Outcome::Interrupted => {}
         SearchFormat::Text => {
-            let style = style::stdout(arguments.verbose);
+            let style = output::style(arguments.verbose);
             output::text(&report::search(&template.shown(), document, &style))?;
         }
         SearchFormat::Env if outcome == Outcome::Answered => {

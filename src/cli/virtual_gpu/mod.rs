@@ -20,7 +20,7 @@ use super::search;
 use super::search::verdict::Rules;
 use super::storage::with_database;
 use crate::alloc::MemoryLimit;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::record_run;
 use crate::model::nicknames as cards;
 use crate::probe::Verdict;
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     }
     store(&arguments.kept, &answer, step.as_ref());
     output::answer(arguments.json, &answer, || {
-        report::virtual_gpu(&answer, &style::stdout(arguments.verbose))
+        report::virtual_gpu(&answer, &output::style(arguments.verbose))
     })?;
     Ok(outcome(&answer, ending))
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::document::LARGE_LANE;
 use super::document::json;
-use super::lanes::{LARGE_LANE, ReadPermit, answering};
+use super::lanes::{ReadPermit, answering};
 use super::queue::Checked;
 use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};

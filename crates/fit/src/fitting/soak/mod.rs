@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::EngineError;
+use crate::fitting::Result;
 use crate::fitting::engine::card;
 use crate::limits::Cancel;
 use crate::model::{Length, Request, RequestError};
@@ -126,7 +126,7 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
 }
 
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
-pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult, EngineError> {
+pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult> {
     validate_single(request)?;
     card(request).ok_or_else(on_a_gpu)?;
     check(request)?;
@@ -156,8 +156,8 @@ pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult
 /// The largest batch below `too_large` that is safe: all smaller ones are taken to be where a larger one is.
 fn largest(
     mut too_large: u64,
-    safe: &mut dyn FnMut(u64) -> Result<Option<SafeBatch>, EngineError>,
-) -> Result<Option<SafeBatch>, EngineError> {
+    safe: &mut dyn FnMut(u64) -> Result<Option<SafeBatch>>,
+) -> Result<Option<SafeBatch>> {
     let (mut found, mut fits) = (None, 0);
     while too_large - fits > 1 {
         let middle = fits + (too_large - fits) / 2;

@@ -2,17 +2,18 @@
 
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
+use crate::fitting::Result;
+use crate::fitting::answer::{Entry, forget, ranked, recomputed_by};
 use crate::fitting::composite::simulated_probe;
 use crate::fitting::engine::{card, lowered};
 use crate::fitting::lengths::SAFE_AT_ALL;
 use crate::fitting::recommendation::alternate_plan::alternate_plan;
-use crate::fitting::recommendation::ranked::{Entry, forget, ranked, recomputed_by};
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::model::{Request, SoakSchedule, Variant};
 use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
 use crate::search::{Plan, closest_plans, exact_plans};
 use crate::units::Bytes;
-use crate::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why, Work};
+use crate::{FitResult, Limit, LimitKind, Progress, Recommendation, Why, Work};
 
 /// Most plans with a smaller micro-batch that are soaked for a target.
 const MOST_PLANS: usize = 12;
@@ -23,12 +24,12 @@ const MOST_VARIANTS: usize = 8;
 /// Runs what is recommended for each variant through the request's course. What is recommended afterwards is the largest batch up to
 /// it, or the plan for the target with the fewest steps, that lasts: without a retry, and with as much left free as a fit leaves.
 /// The variants are ranked by that.
-pub(in crate::fitting) fn last(
+pub(crate) fn last(
     request: &Request,
     course: &SoakSchedule,
     result: &mut FitResult,
     work: &Work<'_>,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     if card(request).is_none() {
         return Ok(());
     }
@@ -116,7 +117,7 @@ struct SoakRunner<'a> {
 
 impl SoakRunner<'_> {
     /// Soaks what is recommended, and recommends what lasts of it.
-    fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult, EngineError> {
+    fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult> {
         let asked = Plan {
             micro_batch: best.micro_batch,
             accumulation_steps: best.accumulation_steps,
@@ -169,11 +170,7 @@ impl SoakRunner<'_> {
     }
 
     /// Recommends nothing, because of the step that does not last with the smallest batch that was tried.
-    fn nothing(
-        &self,
-        best: &mut Recommendation,
-        soaked: &mut SoakResult,
-    ) -> Result<(), EngineError> {
+    fn nothing(&self, best: &mut Recommendation, soaked: &mut SoakResult) -> Result<()> {
         best.notes.retain(|note| !note.starts_with(SAFE_AT_ALL));
         best.notes.push(format!(
             "nothing lasts: not even a batch of one goes through {} steps without a retry and leaves headroom",
@@ -245,7 +242,7 @@ impl SoakRunner<'_> {
         steps.map_or(Bytes::ZERO, |(_, steps)| steps.limit())
     }
 
-    fn run(&mut self, plan: &Plan) -> Result<SoakReport, EngineError> {
+    fn run(&mut self, plan: &Plan) -> Result<SoakReport> {
         let micro_steps = micro_steps(plan.accumulation_steps);
         (self.work.progress)(Progress {
             probes_done: 0,
@@ -273,7 +270,7 @@ impl SoakRunner<'_> {
     }
 
     /// Whether a plan went through without a retry, and left free what one of its steps alone would have to.
-    fn lasts(&self, plan: &Plan, report: &SoakReport) -> Result<bool, EngineError> {
+    fn lasts(&self, plan: &Plan, report: &SoakReport) -> Result<bool> {
         if report.verdict != Verdict::Fits {
             return Ok(false);
         }
@@ -291,7 +288,7 @@ impl SoakRunner<'_> {
     }
 
     /// What comes of a plan, and whether it lasts.
-    fn tried(&mut self, plan: Plan) -> Result<(SoakReport, bool), EngineError> {
+    fn tried(&mut self, plan: Plan) -> Result<(SoakReport, bool)> {
         let report = self.run(&plan)?;
         let lasts = self.lasts(&plan, &report)?;
         let is_smallest = self
@@ -304,13 +301,13 @@ impl SoakRunner<'_> {
         Ok((report, lasts))
     }
 
-    fn lasting(&mut self, plan: Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+    fn lasting(&mut self, plan: Plan) -> Result<Option<(Plan, SoakReport)>> {
         let (report, lasts) = self.tried(plan)?;
         Ok(lasts.then_some((plan, report)))
     }
 
     /// The largest micro-batch below one that does not last, with as many steps.
-    fn below(&mut self, asked: &Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+    fn below(&mut self, asked: &Plan) -> Result<Option<(Plan, SoakReport)>> {
         let mut found = None;
         let of_one = asked.global_batch / asked.micro_batch.max(1);
         largest(asked.micro_batch, &mut |micro_batch| {
@@ -330,11 +327,7 @@ impl SoakRunner<'_> {
     }
 
     /// The plan with the fewest steps that makes the target and lasts; where none does, the one that comes closest.
-    fn towards(
-        &mut self,
-        target: u64,
-        asked: &Plan,
-    ) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+    fn towards(&mut self, target: u64, asked: &Plan) -> Result<Option<(Plan, SoakReport)>> {
         let exact = exact_plans(target, 1).into_iter();
         let smaller = exact.filter(|plan| plan.micro_batch < asked.micro_batch);
         for plan in smaller.take(MOST_PLANS) {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
 use crate::alloc::Settings;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::fitting::Result;
 use crate::fitting::engine::{card, lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
 use crate::limits::Cancel;
@@ -55,7 +56,7 @@ impl Steps {
         variant: &Variant,
         batch: u64,
         cancel: &Cancel,
-    ) -> Result<Steps, EngineError> {
+    ) -> Result<Steps> {
         let card = card(request).ok_or_else(on_a_gpu)?;
         let workload = &lowered(request, cancel)?.workload;
         let settings = settings_in_force(request, workload)?;
@@ -164,7 +165,7 @@ impl Steps {
     }
 
     /// That step in a process of its own.
-    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
+    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport> {
         let turn = self.step_at(failing.step).unwrap_or(self.order[0]);
         let probe = Probe {
             program: self.program(turn),
@@ -176,7 +177,7 @@ impl Steps {
     }
 
     /// Runs all steps with this batch.
-    pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
+    pub(super) fn run(&self, batch: u64) -> Result<SoakReport> {
         let mut shapes = Vec::new();
         let mut places = HashMap::new();
         let steps = self.order.iter().map(|SoakStep(length, kind)| {
@@ -201,7 +202,7 @@ impl Steps {
     fn on_card<T>(
         &self,
         run: impl FnOnce(&mut SimulatedProcess<'_>) -> Result<T, Cancelled>,
-    ) -> Result<T, EngineError> {
+    ) -> Result<T> {
         let mut process = SimulatedProcess {
             memory: self.memory,
             settings: &self.settings,
@@ -291,7 +292,7 @@ fn compiled(
     batch: u64,
     card: &Card,
     cancel: &Cancel,
-) -> Result<LengthPrograms, EngineError> {
+) -> Result<LengthPrograms> {
     let lowered = lowered(request, cancel)?;
     let batches = [
         Some(batch),
@@ -326,11 +327,7 @@ fn without_gradients(variant: &Variant) -> Variant {
     }
 }
 
-fn compile(
-    compiler: &mut Programs,
-    variant: &Variant,
-    cancel: &Cancel,
-) -> Result<Program, EngineError> {
+fn compile(compiler: &mut Programs, variant: &Variant, cancel: &Cancel) -> Result<Program> {
     let program = compiler
         .of(variant, cancel)
         .map_err(|error| not_compiled(&error))?;

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::source::{self, LoweredCell, ModelSource};
+use super::lowered::LoweredCell;
+use super::source::{self, ModelSource};
 use super::{DeviceChoice, Request, RequestDocument, Workload};
-use crate::model::uploaded::Uploads;
+use crate::model::Uploads;
 use batchfit_models::members::{Object, REQUEST, TRAINING};
 use batchfit_models::{Fields, Generation, Length, RequestError};
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::jobs::clock::milliseconds;
+use crate::jobs::document::LARGE_LANE;
 use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
-use crate::jobs::lanes::{LARGE_LANE, PATIENCE_ALONE};
+use crate::jobs::lanes::PATIENCE_ALONE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::shares::{
     KeyPermit, niceness_of, permit_to_fetch, permit_to_work, permits_in_use, yielding,

@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
 use crate::jobs::agents::Executor;
-use crate::jobs::lanes::{LARGE_LANE, ReadPermit};
+use crate::jobs::document::LARGE_LANE;
+use crate::jobs::lanes::ReadPermit;
 use crate::jobs::shares::permits_in_use;
 use crate::jobs::{
     Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, permit_to_read, runner,

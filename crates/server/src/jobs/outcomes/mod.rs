@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 pub use again::{NearDocument, nearest, question_of};
 pub use calibration::learn_before;
-pub(super) use calibration::{calibration, question_about, short_digest};
+pub(super) use calibration::{calibration, question_about};
 pub use reported::{ReportedEnvironment, ReportedOutcome};
 
 use crate::store::{

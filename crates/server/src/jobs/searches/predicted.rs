@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::device::sim::CARDS;
-use crate::jobs::lanes::LARGE_LANE;
+use crate::jobs::document::LARGE_LANE;
 use crate::jobs::shares::{niceness, yielding};
 use crate::jobs::uploads::Found;
 use crate::jobs::{Engine, EngineError, JobError, Jobs};
