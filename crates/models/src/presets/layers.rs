@@ -1,7 +1,10 @@
 //! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them: each as `self.name(x)` of the
 //! module whose code runs.
 
-use crate::tracing::{Argument, BatchNorm, Frame, Pointwise as _, Tensor, Tensors, Views as _};
+use super::blocks::Norm;
+use crate::tracing::{
+    Argument, BatchNorm, Conv, Frame, Pointwise as _, Tensor, Tensors, Views as _,
+};
 
 /// `torch.nn.Sequential` or a class made of it, whose modules are called one after the other.
 pub(super) struct Sequence<'a> {
@@ -34,6 +37,21 @@ impl Sequence<'_> {
     /// Calls a linear layer next.
     pub(super) fn linear(&mut self, sizes: [u64; 2]) {
         self.then(|at, name, x| at.linear(name, sizes, true, x));
+    }
+
+    /// Calls a convolution of this kernel, stride and groups next, and its normalization.
+    pub(super) fn conv_norm(
+        &mut self,
+        channels: [u64; 2],
+        (kernel, stride, groups): (u64, u64, u64),
+        norm: Norm,
+    ) {
+        self.then(|at, name, x| {
+            let (path, square) = (at.path(name), [kernel; 2]);
+            let conv = Conv::new(at.tracer(), path, channels, &square, groups, false);
+            conv.stride(stride).padding(kernel / 2).forward(x)
+        });
+        self.then(|at, name, x| norm.call(at, name, channels[1], x));
     }
 
     /// Calls a dropout next.

@@ -4,7 +4,7 @@ use super::alibi::{Kind, alibi};
 use crate::huggingface::attention::causal_biases;
 use crate::huggingface::generation::GenerationTraits;
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, WordHead};
+use crate::huggingface::text;
 
 const CODE: Code = Code::new("bloom.modeling_bloom", "Bloom");
 
@@ -52,24 +52,13 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let words = at.embedding("transformer.word_embeddings", sizes);
     let forward = |ids: &Tensor| model(&at, &config, &words, ids);
     if task.class == "BloomForSequenceClassification" {
-        let labels = Labels::of(&task.config, 2)?;
-        let padding = text::the_padding(&task.config, task.config.token("pad_token_id", None)?)?;
-        let of_tokens = (task, seq_len, padding);
-        return text::classes_of_last_token(
-            of_tokens,
-            tracer,
-            forward,
-            (config.width, labels, false),
-        );
+        let of_tokens = (seq_len, config.width, None);
+        return text::classes_of_decoder(task, tracer, of_tokens, forward);
     }
-    let lm_head = text::lm_head(task, &words.weight, true)?;
-    let head = WordHead {
-        logits: |x: Tensor| lm_head.forward(x),
-        vocabulary: config.vocabulary,
-        keeps_logits: false,
-    };
     let traits = GenerationTraits::plain(config.layers);
-    text::language_model(task, tracer, (seq_len, traits), |ids, _| forward(ids), head)
+    text::tied_language_model(task, (&words, true), (seq_len, traits), |ids, _| {
+        forward(ids)
+    })
 }
 
 /// `dropout_add`.

@@ -6,7 +6,7 @@ use crate::huggingface::attention::{causal_mask, smallest};
 use crate::huggingface::generation::GenerationTraits;
 use crate::huggingface::prelude::*;
 use crate::huggingface::rotary::rotation::{Part, Rotary, Rotation, Rotations, apply_rotary};
-use crate::huggingface::text::{self, WordHead};
+use crate::huggingface::text;
 use crate::tracing::Adapter;
 use crate::tracing::functional::Attention as Settings;
 
@@ -111,21 +111,11 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let at = task.frame(CODE, "transformer");
     let sizes = [config.vocabulary, config.width];
     let words = at.embedding("transformer.word_embeddings", sizes);
-    let lm_head = text::lm_head(task, &words.weight, true)?;
     let forward = |ids: &Tensor| model(&at, &config, &words, ids);
-    let head = WordHead {
-        logits: |x: Tensor| lm_head.forward(x),
-        vocabulary: config.vocabulary,
-        keeps_logits: false,
-    };
     let traits = GenerationTraits::plain(config.layers);
-    text::language_model(
-        task,
-        at.tracer().clone(),
-        (seq_len, traits),
-        |ids, _| forward(ids),
-        head,
-    )
+    text::tied_language_model(task, (&words, true), (seq_len, traits), |ids, _| {
+        forward(ids)
+    })
 }
 
 /// `FalconLinear`.

@@ -3,7 +3,7 @@
 use crate::huggingface::attention::{joined, sdpa};
 use crate::huggingface::generation::{GenerationTraits, Past, masked, positions};
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, WordHead};
+use crate::huggingface::text;
 use crate::tracing::Adapter;
 use crate::tracing::functional::Attention as Settings;
 
@@ -72,44 +72,25 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let words = at.embedding("transformer.wte", [config.vocabulary, config.width]);
     let model = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     let forward = |ids: &Tensor| model(ids, None);
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [config.width, outputs], true);
     match task.class {
         "GPT2ForSequenceClassification" => {
-            let labels = Labels::of(&task.config, 2)?;
-            let padding =
-                text::the_padding(&task.config, task.config.token("pad_token_id", None)?)?;
-            let of_tokens = (task, seq_len, padding);
-            text::classes_of_last_token(
-                of_tokens,
-                tracer.clone(),
-                forward,
-                (config.width, labels, false),
-            )
+            let of_tokens = (seq_len, config.width, None);
+            text::classes_of_decoder(task, tracer, of_tokens, forward)
         }
         "GPT2ForTokenClassification" => {
-            let labels = Labels::of(&task.config, 2)?.count;
+            let labels = Labels::of(&task.config, 2)?;
             let p = task.config.number("hidden_dropout", 0.1)?;
             let p = task.config.number("classifier_dropout", p)?;
-            let dropout = Dropout::new("dropout".into(), p);
-            let classifier = linear("classifier", labels);
-            let head = (Some(&dropout), &classifier, labels);
-            text::token_classes(task, tracer.clone(), seq_len, forward, head)
+            let head = (labels, config.width, p);
+            text::of_tokens(task, tracer, seq_len, forward, head)
         }
         "GPT2ForQuestionAnswering" => {
-            let qa_outputs = linear("qa_outputs", 2);
-            let forward = |ids: &Tensor| model(ids, None).into();
-            text::answer(task, tracer.clone(), seq_len, forward, &qa_outputs)
+            let qa_outputs = Linear::new(&tracer, "qa_outputs", [config.width, 2], true);
+            text::answer(task, tracer, seq_len, forward, (None, &qa_outputs))
         }
         _ => {
-            let lm_head = text::lm_head(task, &words.weight, true)?;
             let traits = GenerationTraits::plain(config.layers);
-            let head = WordHead {
-                logits: |x: Tensor| lm_head.forward(x),
-                vocabulary: config.vocabulary,
-                keeps_logits: false,
-            };
-            text::language_model(task, tracer.clone(), (seq_len, traits), model, head)
+            text::tied_language_model(task, (&words, true), (seq_len, traits), model)
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::huggingface::prelude::*;
 use crate::huggingface::rotary::rotation::{
     Part, Rotary, Rotation, Rotations, apply_rotary, split_heads_at,
 };
-use crate::huggingface::text::{self, WordHead};
+use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
 
 const CODE: Code = Code::new("gpt_neox.modeling_gpt_neox", "GPTNeoX");
@@ -80,24 +80,11 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let words = at.embedding("gpt_neox.embed_in", [config.vocabulary, config.width]);
     let model = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     if task.class == "GPTNeoXForSequenceClassification" {
-        let labels = Labels::of(&task.config, 2)?;
-        let padding = text::the_padding(&task.config, task.config.token("pad_token_id", None)?)?;
-        let of_tokens = (task, seq_len, padding);
-        return text::classes_of_last_token(
-            of_tokens,
-            tracer,
-            |ids| model(ids, None),
-            (config.width, labels, false),
-        );
+        let of_tokens = (seq_len, config.width, None);
+        return text::classes_of_decoder(task, tracer, of_tokens, |ids| model(ids, None));
     }
-    let lm_head = text::lm_head(task, &words.weight, false)?;
     let traits = GenerationTraits::plain(config.layers);
-    let head = WordHead {
-        logits: |x: Tensor| lm_head.forward(x),
-        vocabulary: config.vocabulary,
-        keeps_logits: false,
-    };
-    text::language_model(task, tracer, (seq_len, traits), model, head)
+    text::tied_language_model(task, (&words, false), (seq_len, traits), model)
 }
 
 /// `apply_rotary_pos_emb`.

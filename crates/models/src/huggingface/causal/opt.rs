@@ -3,7 +3,7 @@
 use crate::huggingface::attention::{causal_mask_of, joined, sdpa};
 use crate::huggingface::generation::{GenerationTraits, Past, positions};
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, WordHead};
+use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
 
 /// The first rows of the embedding of positions, which stand for no position.
@@ -95,30 +95,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let decoder = |ids: &Tensor, past: Past<'_>| decoder(&at, &shape, &words, ids, past);
     if task.class == "OPTForSequenceClassification" {
         let forward = |ids: &Tensor| at.call("model", "Model", |_| decoder(ids, None));
-        let labels = Labels::of(&task.config, 2)?;
-        let of_tokens = (
-            task,
-            seq_len,
-            text::the_padding(&task.config, shape.padding)?,
-        );
-        return text::classes_of_last_token(
-            of_tokens,
-            tracer,
-            forward,
-            (shape.word_width, labels, false),
-        );
+        let of_tokens = (seq_len, shape.word_width, Some(1));
+        return text::classes_of_decoder(task, tracer, of_tokens, forward);
     }
-    let lm_head = text::lm_head(task, &words.weight, true)?;
     let traits = GenerationTraits {
         tokens: [true; 3],
         ..GenerationTraits::plain(shape.layers)
     };
-    let head = WordHead {
-        logits: |x: Tensor| lm_head.forward(x),
-        vocabulary: shape.vocabulary,
-        keeps_logits: false,
-    };
-    text::language_model(task, tracer, (seq_len, traits), decoder, head)
+    text::tied_language_model(task, (&words, true), (seq_len, traits), decoder)
 }
 
 /// What a layer is given besides its states: a mask, and what is kept of earlier tokens.

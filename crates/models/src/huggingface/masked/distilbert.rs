@@ -2,7 +2,7 @@
 
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Answered, Classified};
+use crate::huggingface::text;
 
 /// Some of its classes have the family's name, some have not.
 const CODE: Code = Code::new("distilbert.modeling_distilbert", "");
@@ -69,29 +69,19 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
                 pooled_output = pre_classifier.forward(&pooled_output);
                 pooled_output = (&pooled_output).relu();
                 pooled_output = dropout.forward(&pooled_output);
-                Classified {
-                    logits: classifier.forward(&pooled_output),
-                    held: vec![hidden_state, pooled_output],
-                }
+                let logits = classifier.forward(&pooled_output);
+                (logits, (hidden_state, pooled_output))
             })
         }
         "DistilBertForTokenClassification" => {
-            let classifier = linear("classifier", labels.count);
-            let head = (Some(&dropout(shape.dropout)), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, model, head)
+            let head = (labels, shape.width, shape.dropout);
+            text::of_tokens(task, tracer, seq_len, model, head)
         }
         "DistilBertForQuestionAnswering" => {
             labels.must_be_two(config)?;
             let qa_outputs = linear("qa_outputs", 2);
             let dropout = dropout(config.number("qa_dropout", 0.1)?);
-            let forward = |ids: &Tensor| {
-                let output = model(ids);
-                Answered {
-                    output: dropout.forward(&output),
-                    held: vec![output],
-                }
-            };
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
+            text::answer(task, tracer, seq_len, model, (Some(&dropout), &qa_outputs))
         }
         _ => {
             let is_tied = config.flag("tie_word_embeddings", true)?;

@@ -3,7 +3,7 @@
 use super::embeddings::{Numbering, embeddings, words};
 use super::encoder::{Defaults, Shape, encoder};
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Classified};
+use crate::huggingface::text;
 
 const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
@@ -35,10 +35,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     match task.class {
         "ElectraForSequenceClassification" => text::classes(task, tracer, seq_len, labels, |ids| {
             let sequence_output = model(ids);
-            Classified {
-                logits: classification_head(&at, &shape, p, labels.count, &sequence_output),
-                held: vec![sequence_output],
-            }
+            let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+            (logits, sequence_output)
         }),
         "ElectraForTokenClassification" | "ElectraForQuestionAnswering" => {
             let head = (labels, shape.width, p);

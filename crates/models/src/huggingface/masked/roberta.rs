@@ -6,7 +6,7 @@ use super::embeddings::{Numbering, embeddings};
 use super::encoder::{Defaults, Shape, encoder};
 use super::mpnet;
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Answered, Classified};
+use crate::huggingface::text;
 
 const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
 
@@ -29,30 +29,10 @@ const DEFAULTS: Defaults = Defaults {
     padding: 1,
 };
 
-/// What a model is trained on, the class name after the family's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Head {
-    MaskedLM,
-    SequenceClassification,
-    TokenClassification,
-    QuestionAnswering,
-}
-
-fn head(class: &str) -> (Code, Head) {
-    let code = [ROBERTA, XLM_ROBERTA, CAMEMBERT, MPNET]
-        .into_iter()
-        .find(|code| class.starts_with(code.prefix));
-    let head = match class.rsplit_once("For").map(|(_, head)| head) {
-        Some("SequenceClassification") => Head::SequenceClassification,
-        Some("TokenClassification") => Head::TokenClassification,
-        Some("QuestionAnswering") => Head::QuestionAnswering,
-        _ => Head::MaskedLM,
-    };
-    (code.unwrap_or(ROBERTA), head)
-}
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
-    let (code, head) = head(task.class);
+    let mut codes = [XLM_ROBERTA, CAMEMBERT, MPNET].into_iter();
+    let code = codes.find(|code| task.class.starts_with(code.prefix));
+    let code = code.unwrap_or(ROBERTA);
     let is_roberta = code.prefix == ROBERTA.prefix;
     let is_mpnet = code.prefix == MPNET.prefix;
     let defaults = Defaults {
@@ -93,17 +73,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let at = task.frame(code, if is_first { base } else { "lm_head" });
     at.made(&["classifier", "qa_outputs"]);
     let tracer = at.tracer().clone();
-    let words = match head {
-        Head::MaskedLM if is_tied && !is_first => {
-            let sizes = [shape.vocabulary, shape.width];
-            at.made(&["lm_head.dense", "lm_head.layer_norm"]);
-            let weight = at.parameter("lm_head.decoder.weight", &sizes);
-            Embedding::tied(at.path("roberta.embeddings.word_embeddings"), &weight)
-        }
-        _ => at.embedding(
-            &format!("{base}.embeddings.word_embeddings"),
-            [shape.vocabulary, shape.width],
-        ),
+    let sizes = [shape.vocabulary, shape.width];
+    let is_masked = task.class.ends_with("ForMaskedLM");
+    let words = if is_masked && is_tied && !is_first {
+        at.made(&["lm_head.dense", "lm_head.layer_norm"]);
+        let weight = at.parameter("lm_head.decoder.weight", &sizes);
+        Embedding::tied(at.path("roberta.embeddings.word_embeddings"), &weight)
+    } else {
+        at.embedding(&format!("{base}.embeddings.word_embeddings"), sizes)
     };
     let words = words.padding(if is_mpnet {
         Some(padding)
@@ -117,34 +94,19 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             model(&at, &shape, padding, &words, ids)
         }
     };
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
-    match head {
-        Head::SequenceClassification => text::classes(task, tracer, seq_len, labels, |ids| {
-            let sequence_output = model(ids);
-            Classified {
-                logits: classification_head(&at, &shape, p, labels.count, &sequence_output),
-                held: vec![sequence_output],
-            }
-        }),
-        Head::TokenClassification => {
-            let classifier = linear("classifier", labels.count);
-            let dropout = Dropout::new("dropout".into(), p);
-            let head = (Some(&dropout), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, model, head)
-        }
-        Head::QuestionAnswering => {
-            labels.must_be_two(config)?;
-            let qa_outputs = linear("qa_outputs", 2);
-            let forward = |ids: &Tensor| Answered::from(model(ids));
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
-        }
-        Head::MaskedLM => {
-            let words = is_tied.then_some(&words.weight);
-            let head = |x: &Tensor| masked_head(&at, &shape, words, x);
-            text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary)
-        }
+    if is_masked {
+        let words = is_tied.then_some(&words.weight);
+        let head = |x: &Tensor| masked_head(&at, &shape, words, x);
+        return text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary);
     }
+    if !task.class.ends_with("ForSequenceClassification") {
+        return text::of_tokens(task, tracer, seq_len, model, (labels, shape.width, p));
+    }
+    text::classes(task, tracer, seq_len, labels, |ids| {
+        let sequence_output = model(ids);
+        let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+        (logits, sequence_output)
+    })
 }
 
 /// `RobertaModel` without a pooler.

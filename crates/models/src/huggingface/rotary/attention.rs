@@ -3,12 +3,9 @@
 use super::decoder::Decoder;
 use super::layer::Around;
 use super::rotation::{Part, Rotations, apply_rotary, split_heads_at};
-use crate::huggingface::attention::{eager, joined, only_prompt};
+use crate::huggingface::attention::{joined, sdpa_of_heads};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
-
-/// Widest head for which `sdpa` lets several query heads share one of key and value: `use_gqa_in_sdpa`.
-const WIDEST_SHARED: u64 = 256;
 
 /// Where queries and keys are normalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +50,7 @@ pub(super) fn attention(
     }
     let settings = Settings::of_decoder(x, mask, [config.dropout, config.scale]);
     let heads = [config.heads, config.kv_heads];
-    let mut output = joined(sdpa(&query, &key, &value, heads, settings));
+    let mut output = joined(sdpa_of_heads(&query, &key, &value, heads, settings));
     let sizes = [config.heads.saturating_mul(config.head_dim), config.width];
     output = at.linear(config.output_name, sizes, config.output_bias, output);
     drop((whole, query, key, value));
@@ -130,54 +127,4 @@ fn rotate_part(dims: u64, [query, key]: [&mut Tensor; 2], rotations: &Rotations)
     *query = tracer.cat_of(&[&query_rot, &query_pass], -1);
     *key = tracer.cat_of(&[&key_rot, &key_pass], -1);
     vec![query_rot, query_pass, key_rot, key_pass]
-}
-
-/// `sdpa_attention_forward`, with heads of queries and of keys.
-pub(super) fn sdpa(
-    query: &Tensor,
-    key: &Tensor,
-    value: &Tensor,
-    [heads, kv_heads]: [u64; 2],
-    settings: Settings<'_>,
-) -> Tensor {
-    let mut key = key.clone();
-    let mut value = value.clone();
-    let attending = query.tracer().attending();
-    let settings = settings.or_masked(attending.mask.as_ref());
-    let mut grouped = false;
-    if heads > kv_heads {
-        let width = key.length(-1);
-        let is_one_call = attending.eager.is_none() && settings.mask.is_none();
-        if is_one_call && width == value.length(-1) && width <= WIDEST_SHARED {
-            grouped = true;
-        } else {
-            key = repeat(&key, heads / kv_heads);
-            value = repeat(&value, heads / kv_heads);
-        }
-    }
-    if let Some(how) = attending.eager {
-        return eager(query, (key, value), &settings, how);
-    }
-    let settings = Settings {
-        grouped,
-        ..settings
-    };
-    only_prompt(query, [&mut key, &mut value], &settings);
-    let mut output = functional::attention(query, &key, &value, settings);
-    output = (&output).transpose(1, 2).contiguous();
-    output.and_drop((key, value))
-}
-
-/// `repeat_kv`.
-fn repeat(x: &Tensor, times: u64) -> Tensor {
-    let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| x.size(dim));
-    let all = x.length(1).saturating_mul(times);
-    let expanded = x.unsqueeze(2).expand(&[
-        batch.into(),
-        heads.into(),
-        times.into(),
-        length.into(),
-        width.into(),
-    ]);
-    expanded.reshape(&[batch.into(), all.into(), length.into(), width.into()])
 }

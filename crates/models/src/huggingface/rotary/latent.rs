@@ -1,11 +1,10 @@
 //! Attention from compressed keys and values: `modeling_deepseek_v3.py` and `modeling_deepseek_v2.py`.
 
-use super::attention::sdpa;
 use super::decoder::Decoder;
 use super::layer::Around;
 use super::norm::norm;
 use super::rotation::{Part, apply_rotary};
-use crate::huggingface::attention::joined;
+use crate::huggingface::attention::{joined, sdpa_of_heads};
 use crate::huggingface::prelude::*;
 use crate::tracing::functional::Attention as Settings;
 
@@ -66,7 +65,7 @@ pub(super) fn latent_attention(
     let [key_states, value_states] = expand_kv(at, config.heads, ranks, [&kv_nope, &k_rot]);
     let settings = Settings::of_decoder(x, mask, [config.dropout, config.scale]);
     let heads = [config.heads, config.kv_heads];
-    let mut output = joined(sdpa(
+    let mut output = joined(sdpa_of_heads(
         &query_states,
         &key_states,
         &value_states,

@@ -1,8 +1,9 @@
 //! `modeling_bart.py`, `modeling_mbart.py` and `modeling_pegasus.py`.
 
 use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers, last_norm};
-use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
+use super::{Shifted, mask_of_ones, target_len, token_loss};
 use crate::huggingface::prelude::*;
+use crate::huggingface::text::ids;
 use crate::tracing::functional::dropout;
 
 /// What the families differ in besides their layers.
@@ -42,22 +43,18 @@ const BART: Model = Model {
 
 const MBART: Model = Model {
     layers: Family::new(Code::new("mbart.modeling_mbart", "MBart"), true),
-    is_sinusoidal: false,
     starts_with_language: true,
     is_moved: false,
-    defaults: [50265, 1024],
-    padding: 1,
-    start: 2,
+    ..BART
 };
 
 const PEGASUS: Model = Model {
     layers: Family::new(Code::new("pegasus.modeling_pegasus", "Pegasus"), true),
     is_sinusoidal: true,
-    starts_with_language: false,
     is_moved: false,
-    defaults: [50265, 1024],
     padding: 0,
     start: 0,
+    ..BART
 };
 
 /// What a config says of such a model.
@@ -125,8 +122,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let tracer = at.tracer().clone();
     let shared = at.embedding("model.shared", [config.vocabulary, config.width]);
     let shared = model.of_words(shared.padding(config.padding));
-    let input_ids = token_input(&tracer, "input_ids", seq_len);
-    let labels = token_input(&tracer, "labels", target_len);
+    let input_ids = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", target_len);
 
     let decoder_input_ids = if model.starts_with_language {
         shifted.tokens_from_the_last(&labels)

@@ -1,8 +1,9 @@
 //! `modeling_whisper.py`.
 
+use super::Shifted;
 use super::layers::{Family, Layers, decoder_layers, encoder_layers, last_norm};
-use super::{Shifted, token_input};
 use crate::huggingface::prelude::*;
+use crate::huggingface::text::ids;
 use crate::tracing::functional::{cross_entropy, dropout};
 
 const CODE: Code = Code::new("whisper.modeling_whisper", "Whisper");
@@ -92,7 +93,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let [bins, frames] = [config.bins, frames].map(Extent::fixed);
     let shape = [Extent::BATCH, bins, frames];
     let input_features = tracer.input("input_features", &shape, tracer.dtype());
-    let labels = token_input(&tracer, "labels", tokens);
+    let labels = ids(&tracer, "labels", tokens);
 
     let decoder_input_ids = shifted.tokens(&labels);
     let [outputs, encoder_outputs] = at.call("model", "Model", |at| {

@@ -1,6 +1,5 @@
 //! `torchvision/models/mnasnet.py`
 
-use crate::presets::layers::Sequence;
 use crate::presets::prelude::*;
 
 /// torchvision's `MNASNets`.
@@ -32,11 +31,11 @@ fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
     classifier(sizes, "torchvision.models.mnasnet.MNASNet", |at, x| {
         let mut x = sequential(at, "layers", x, |layers| {
             let [first, second, ..] = depths;
-            conv(layers, [sizes.channels, first], (3, 2, 1));
+            layers.conv_norm([sizes.channels, first], (3, 2, 1), NORM);
             layers.then(relu);
-            conv(layers, [first, first], (3, 1, first));
+            layers.conv_norm([first, first], (3, 1, first), NORM);
             layers.then(relu);
-            conv(layers, [first, second], (1, 1, 1));
+            layers.conv_norm([first, second], (1, 1, 1), NORM);
             let widths = depths[1..].windows(2);
             for (width, (kernel, stride, expansion, blocks)) in widths.zip(STACKS) {
                 layers.then(|at, name, x| {
@@ -53,7 +52,7 @@ fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
                     })
                 });
             }
-            conv(layers, [depths[7], 1280], (1, 1, 1));
+            layers.conv_norm([depths[7], 1280], (1, 1, 1), NORM);
             layers.then(relu);
         });
         x = (&x).mean(&[2, 3], false);
@@ -62,22 +61,6 @@ fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
             classifier.linear([1280, sizes.classes]);
         })
     })
-}
-
-/// A convolution of this kernel, stride and groups, and a normalization.
-fn conv(layers: &mut Sequence<'_>, channels: [u64; 2], (kernel, stride, groups): (u64, u64, u64)) {
-    layers.then(|at, name, x| {
-        let conv = Conv::new(
-            at.tracer(),
-            at.path(name),
-            channels,
-            &[kernel; 2],
-            groups,
-            false,
-        );
-        conv.stride(stride).padding(kernel / 2).forward(x)
-    });
-    layers.then(|at, name, x| NORM.call(at, name, channels[1], x));
 }
 
 /// `_InvertedResidual`.
@@ -91,11 +74,11 @@ fn inverted_residual(
     at.call(name, "_InvertedResidual", |at| {
         let wide = input * expansion;
         let made = sequential(at, "layers", x, |layers| {
-            conv(layers, [input, wide], (1, 1, 1));
+            layers.conv_norm([input, wide], (1, 1, 1), NORM);
             layers.then(relu);
-            conv(layers, [wide, wide], (kernel, stride, wide));
+            layers.conv_norm([wide, wide], (kernel, stride, wide), NORM);
             layers.then(relu);
-            conv(layers, [wide, output], (1, 1, 1));
+            layers.conv_norm([wide, output], (1, 1, 1), NORM);
         });
         if input == output && stride == 1 {
             made.add(x)

@@ -1,6 +1,5 @@
 //! `torchvision/models/shufflenetv2.py`
 
-use crate::presets::layers::Sequence;
 use crate::presets::prelude::*;
 
 /// torchvision's `ShuffleNets`.
@@ -19,7 +18,7 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
     let class = "torchvision.models.shufflenetv2.ShuffleNetV2";
     classifier(sizes, class, |at, x| {
         let mut x = sequential(at, "conv1", x, |conv1| {
-            conv(conv1, [sizes.channels, channels[0]], (3, 2, 1));
+            conv1.conv_norm([sizes.channels, channels[0]], (3, 2, 1), Norm::DEFAULT);
             conv1.then(relu);
         });
         x = max_pool(at, "maxpool", Pooling::new(3, 2, 1), &x);
@@ -41,28 +40,12 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
             });
         }
         x = sequential(at, "conv5", &x, |conv5| {
-            conv(conv5, [channels[3], channels[4]], (1, 1, 1));
+            conv5.conv_norm([channels[3], channels[4]], (1, 1, 1), Norm::DEFAULT);
             conv5.then(relu);
         });
         x = (&x).mean(&[2, 3], false);
         at.linear("fc", [channels[4], sizes.classes], true, &x)
     })
-}
-
-/// A convolution of this kernel, stride and groups, and a normalization.
-fn conv(layers: &mut Sequence<'_>, channels: [u64; 2], (kernel, stride, groups): (u64, u64, u64)) {
-    layers.then(|at, name, x| {
-        let conv = Conv::new(
-            at.tracer(),
-            at.path(name),
-            channels,
-            &[kernel; 2],
-            groups,
-            false,
-        );
-        conv.stride(stride).padding(kernel / 2).forward(x)
-    });
-    layers.then(|at, name, x| batch_norm(at, name, channels[1], x));
 }
 
 /// `channel_shuffle(x, 2)`
@@ -82,17 +65,17 @@ fn inverted_residual(at: &Frame, [input, output]: [u64; 2], stride: u64, x: &Ten
     let branch2 = |x: &Tensor| {
         let first = if stride > 1 { input } else { half };
         sequential(at, "branch2", x, |branch2| {
-            conv(branch2, [first, half], (1, 1, 1));
+            branch2.conv_norm([first, half], (1, 1, 1), Norm::DEFAULT);
             branch2.then(relu);
-            conv(branch2, [half, half], (3, stride, half));
-            conv(branch2, [half, half], (1, 1, 1));
+            branch2.conv_norm([half, half], (3, stride, half), Norm::DEFAULT);
+            branch2.conv_norm([half, half], (1, 1, 1), Norm::DEFAULT);
             branch2.then(relu);
         })
     };
     let mut out = if stride > 1 {
         let branch1 = sequential(at, "branch1", x, |branch1| {
-            conv(branch1, [input, input], (3, stride, input));
-            conv(branch1, [input, half], (1, 1, 1));
+            branch1.conv_norm([input, input], (3, stride, input), Norm::DEFAULT);
+            branch1.conv_norm([input, half], (1, 1, 1), Norm::DEFAULT);
             branch1.then(relu);
         });
         at.tracer().cat([branch1, branch2(x)], 1)

@@ -46,12 +46,7 @@ fn build(sizes: &Sizes) -> Result<Graph, GraphError> {
 fn double_conv(at: &Frame, name: &str, [input, output]: [u64; 2], x: &Tensor) -> Tensor {
     sequential_of(at, (name, "DoubleConv"), x, |layers| {
         for channels in [[input, output], [output, output]] {
-            layers.then(|at, name, x| {
-                at.conv(name, channels, &[3, 3], false)
-                    .padding(1)
-                    .forward(x)
-            });
-            layers.then(|at, name, x| batch_norm(at, name, output, x));
+            layers.conv_norm(channels, (3, 1, 1), Norm::DEFAULT);
             layers.then(relu);
         }
     })

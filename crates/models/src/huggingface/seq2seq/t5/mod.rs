@@ -4,10 +4,11 @@ mod attention;
 
 use attention::{Role, attention_layer};
 
-use super::{Shifted, target_len, token_input, token_loss};
+use super::{Shifted, target_len, token_loss};
 use crate::huggingface::attention::smallest;
 use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
+use crate::huggingface::text::ids;
 
 const CODE: Code = Code::new("t5.modeling_t5", "T5");
 
@@ -94,8 +95,8 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let tracer = at.tracer().clone();
     let shared = at.embedding("shared", [config.vocabulary, config.width]);
     let lm_head = Linear::tied("lm_head".into(), &shared.weight, None);
-    let input_ids = token_input(&tracer, "input_ids", seq_len);
-    let labels = token_input(&tracer, "labels", target_len);
+    let input_ids = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", target_len);
 
     let encoder_outputs = stack(
         &at,
