@@ -159,6 +159,54 @@ fn a_fit_with_a_soak_answers_with_the_batch_that_lasts() {
     }
 }
 
+/// The answer to a fit with these words.
+fn fit(words: &str) -> Value {
+    let place = Sandbox::new();
+    let words = format!("fit {words} --json");
+    let answered = place.batchfit().args(words.split(' ')).output().unwrap();
+    document(&answered)["result"].clone()
+}
+
+/// AlexNet's convolutions are refused scratch memory and take other plans: of the batches below the one that is safe alone not all are,
+/// and a bisection from a batch of one ended at 733 of 944.
+#[test]
+fn steps_that_are_all_alike_last_where_one_alone_is_safe() {
+    const ASKED: &str = "alexnet --on rtx4090 --memory-limit 6GiB";
+    let alone = fit(ASKED)["recommendation"]["micro_batch"].clone();
+
+    let result = fit(&format!("{ASKED} --soak=steps=20"));
+
+    assert_eq!(result["recommendation"]["micro_batch"], alone);
+    let place = Sandbox::new();
+    for more in [0, 1] {
+        let batch = alone.as_u64().unwrap() + more;
+        let words = format!("soak {ASKED} --steps 20 --json --batch {batch}");
+        let answered = place.batchfit().args(words.split(' ')).output().unwrap();
+        assert_eq!(document(&answered)["safe"]["batch"], alone, "{batch}");
+    }
+}
+
+/// A course of so few steps draws no sample of the longest length.
+#[test]
+fn a_short_course_is_predicted_to_reserve_what_the_longest_length_does() {
+    let mut request = bert();
+    request["memory_limit"] = json!("8GiB");
+    request["lengths"] = json!({"seq_len": "32:400,128:300,512:20"});
+    let place = Sandbox::new();
+
+    let result =
+        document(&place.ask("fit", &request, &["--soak=steps=20", "--json"]))["result"].clone();
+
+    let best = &result["recommendation"];
+    let peak = |of: &Value| of["peak_reserved_bytes"].as_u64().unwrap();
+    let course = peak(&result["soak"]["report"]);
+    let longest = &result["lengths"]["rows"][2]["recommendation"];
+    assert_eq!(best["micro_batch"], longest["micro_batch"]);
+    assert_eq!(peak(best), peak(longest));
+    assert_eq!(peak(&result["soak"]["safe"]), peak(longest));
+    assert!(course < peak(longest) / 2, "{course}");
+}
+
 /// A static cache has room for all tokens while the prompt's activations are there; the growing one only for the prompt.
 #[test]
 fn generation_alone_says_how_many_prompts_fit() {

@@ -18,12 +18,16 @@ impl FitEngine {
         request: &Request,
         work: &Work<'_>,
     ) -> Result<FitResult, EngineError> {
-        let (mut result, each) = match &request.lengths {
+        // What one other key alone asks for is left free of what lasts.
+        let is_soaked = request.soak.is_some() && card(request).is_some();
+        let confirmed = is_soaked.then(|| request.confirmed());
+        let asked = confirmed.as_ref().unwrap_or(request);
+        let (mut result, each) = match &asked.lengths {
             Some(lengths) => {
-                let (result, each) = lengths::fit_each(self, request, lengths, work)?;
+                let (result, each) = lengths::fit_each(self, asked, lengths, work)?;
                 (result, Some(each))
             }
-            None => (self.answer(&request.alone(), work)?, None),
+            None => (self.answer(&asked.alone(), work)?, None),
         };
         if let Some(course) = &request.soak {
             soak::last(request, course, &mut result, work)?;
@@ -51,6 +55,11 @@ impl Simulated {
     /// The headroom at this batch.
     pub(super) fn headroom(&self) -> Bytes {
         self.kept.bytes(&self.probed.uncertainties, self.limit)
+    }
+
+    /// The same probe where answers keep this headroom.
+    pub(super) fn keeping(self, kept: VariantHeadroom) -> Simulated {
+        Simulated { kept, ..self }
     }
 
     /// The same for the answer's document.

@@ -172,11 +172,16 @@ impl Steps {
             steps: 1,
             detail: Detail::Full,
         };
-        self.on_card(|process| process.probe(&probe))
+        self.on_card(self.limit, |process| process.probe(&probe))
     }
 
     /// Runs all steps with this batch.
     pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
+        self.run_within(self.limit, batch)
+    }
+
+    /// The same where the allocator may reserve so much.
+    pub(super) fn run_within(&self, limit: Bytes, batch: u64) -> Result<SoakReport, EngineError> {
         let mut shapes = Vec::new();
         let mut places = HashMap::new();
         let steps = self.order.iter().map(|SoakStep(length, kind)| {
@@ -194,18 +199,19 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        self.on_card(|process| process.soak(&soak))
+        self.on_card(limit, |process| process.soak(&soak))
     }
 
     /// Lets something run in a process of its own on the card.
     fn on_card<T>(
         &self,
+        limit: Bytes,
         run: impl FnOnce(&mut SimulatedProcess<'_>) -> Result<T, Cancelled>,
     ) -> Result<T, EngineError> {
         let mut process = SimulatedProcess {
             memory: self.memory,
             settings: &self.settings,
-            limit: self.limit,
+            limit,
             launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
             cancel: &self.cancel,
