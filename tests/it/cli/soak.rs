@@ -167,7 +167,7 @@ fn fit(words: &str) -> Value {
     document(&answered)["result"].clone()
 }
 
-/// AlexNet's convolutions are refused scratch memory and take other plans: of the batches below the one that is safe alone not all are,
+/// `AlexNet`'s convolutions are refused scratch memory and take other plans: of the batches below the one that is safe alone not all are,
 /// and a bisection from a batch of one ended at 733 of 944.
 #[test]
 fn steps_that_are_all_alike_last_where_one_alone_is_safe() {

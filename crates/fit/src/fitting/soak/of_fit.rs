@@ -1,6 +1,6 @@
 //! The soak of what a fit recommends.
 
-use super::safety::Safety;
+use super::safety::{Safety, raise};
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
 use crate::fitting::engine::{card, lowered};
@@ -154,10 +154,18 @@ impl SoakRunner<'_> {
             return Ok(soaked);
         };
         let (plan, mut peaks) = self.for_unconfirmed(lasting)?;
-        if plan == asked {
+        if plan == asked
+            && self
+                .steps
+                .as_ref()
+                .is_some_and(|(_, steps)| !steps.come_to_all())
+        {
             // Of the length that decides.
-            peaks.peak_allocated_bytes = peaks.peak_allocated_bytes.max(best.peak_allocated_bytes);
-            peaks.peak_reserved_bytes = peaks.peak_reserved_bytes.max(best.peak_reserved_bytes);
+            raise(
+                &mut peaks,
+                best.peak_allocated_bytes,
+                best.peak_reserved_bytes,
+            );
         }
         soaked.safe = Some(SafeBatch::of(plan.micro_batch, peaks));
         if best.peak_allocated_bytes != peaks.peak_allocated_bytes {

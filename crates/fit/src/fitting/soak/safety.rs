@@ -51,10 +51,24 @@ impl Safety<'_> {
         if !lasts || !alone.is_safe(variant, batch)? {
             return Ok(None);
         }
-        let step = alone.report();
-        Ok(Some(PeakMemory {
-            peak_allocated_bytes: report.peak_allocated_bytes.max(step.peak_allocated_bytes),
-            peak_reserved_bytes: report.peak_reserved_bytes.max(step.peak_reserved_bytes),
-        }))
+        let mut peaks = PeakMemory {
+            peak_allocated_bytes: report.peak_allocated_bytes,
+            peak_reserved_bytes: report.peak_reserved_bytes,
+        };
+        if !steps.come_to_all() {
+            let step = alone.report();
+            raise(
+                &mut peaks,
+                step.peak_allocated_bytes,
+                step.peak_reserved_bytes,
+            );
+        }
+        Ok(Some(peaks))
     }
+}
+
+/// Takes in that something else may take so much.
+pub(super) fn raise(peaks: &mut PeakMemory, allocated: u64, reserved: u64) {
+    peaks.peak_allocated_bytes = peaks.peak_allocated_bytes.max(allocated);
+    peaks.peak_reserved_bytes = peaks.peak_reserved_bytes.max(reserved);
 }

@@ -1,6 +1,6 @@
 //! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
 use crate::alloc::Settings;
@@ -121,6 +121,17 @@ impl Steps {
     /// What the allocator may reserve.
     pub(super) fn limit(&self) -> Bytes {
         self.limit
+    }
+
+    /// Whether each length is trained with somewhere, at the size of other steps: a short course does not come to all.
+    pub(super) fn come_to_all(&self) -> bool {
+        let mut left: BTreeSet<usize> = (0..self.programs.len()).collect();
+        for SoakStep(length, kind) in &self.order {
+            if *kind == StepKind::Step {
+                left.remove(length);
+            }
+        }
+        self.lengths.is_empty() || left.is_empty()
     }
 
     /// What each step is.
