@@ -15,12 +15,16 @@ use crate::{FitResult, Headroom, Work};
 impl FitEngine {
     /// Answers a request with several lengths, or with a soak.
     pub(super) fn fit_in_parts(&self, request: &Request, work: &Work<'_>) -> Result<FitResult> {
-        let (mut result, each) = match &request.lengths {
+        // What one other key alone asks for is left free of what lasts.
+        let is_soaked = request.soak.is_some() && card(request).is_some();
+        let confirmed = is_soaked.then(|| request.confirmed());
+        let asked = confirmed.as_ref().unwrap_or(request);
+        let (mut result, each) = match &asked.lengths {
             Some(lengths) => {
-                let (result, each) = lengths::fit_each(self, request, lengths, work)?;
+                let (result, each) = lengths::fit_each(self, asked, lengths, work)?;
                 (result, Some(each))
             }
-            None => (self.answer(&request.alone(), work)?, None),
+            None => (self.answer(&asked.alone(), work)?, None),
         };
         if let Some(course) = &request.soak {
             soak::last(request, course, &mut result, work)?;
@@ -47,6 +51,12 @@ impl Simulated {
     /// The headroom at this batch.
     pub(super) fn headroom(&self) -> Bytes {
         self.probed.headroom(self.limit)
+    }
+
+    /// The same probe where answers keep this headroom.
+    pub(super) fn keeping(mut self, kept: VariantHeadroom) -> Simulated {
+        self.probed.headroom = kept;
+        self
     }
 
     /// The same for the answer's document.

@@ -20,7 +20,7 @@ use crate::fitting::variant_search::{VariantSearch, micro_steps};
 pub(crate) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
 
 /// What is said where one other key's reports alone lower the batch.
-const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
+pub(in crate::fitting) const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
      most 5 % smaller";
 
 /// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.

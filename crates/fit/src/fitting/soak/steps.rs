@@ -1,6 +1,6 @@
 //! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
 use crate::alloc::Settings;
@@ -124,6 +124,17 @@ impl Steps {
         self.limit
     }
 
+    /// Whether each length is trained with somewhere, at the size of other steps: a short course does not come to all.
+    pub(super) fn come_to_all(&self) -> bool {
+        let mut left: BTreeSet<usize> = (0..self.programs.len()).collect();
+        for SoakStep(length, kind) in &self.order {
+            if *kind == StepKind::Step {
+                left.remove(length);
+            }
+        }
+        self.lengths.is_empty() || left.is_empty()
+    }
+
     /// What each step is.
     pub(super) fn into_order(self) -> Vec<SoakStep> {
         self.order
@@ -173,11 +184,16 @@ impl Steps {
             steps: 1,
             detail: Detail::Full,
         };
-        self.on_card(|process| process.probe(&probe))
+        self.on_card(self.limit, |process| process.probe(&probe))
     }
 
     /// Runs all steps with this batch.
     pub(super) fn run(&self, batch: u64) -> Result<SoakReport> {
+        self.run_within(self.limit, batch)
+    }
+
+    /// The same where the allocator may reserve so much.
+    pub(super) fn run_within(&self, limit: Bytes, batch: u64) -> Result<SoakReport> {
         let mut shapes = Vec::new();
         let mut places = HashMap::new();
         let steps = self.order.iter().map(|SoakStep(length, kind)| {
@@ -195,18 +211,19 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        self.on_card(|process| process.soak(&soak))
+        self.on_card(limit, |process| process.soak(&soak))
     }
 
     /// Lets something run in a process of its own on the card.
     fn on_card<T>(
         &self,
+        limit: Bytes,
         run: impl FnOnce(&mut SimulatedProcess<'_>) -> Result<T, Cancelled>,
     ) -> Result<T> {
         let mut process = SimulatedProcess {
             memory: self.memory,
             settings: &self.settings,
-            limit: self.limit,
+            limit,
             launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
             cancel: &self.cancel,
