@@ -13,8 +13,8 @@ static PATTERN: LazyLock<Regex> =
 fuzz_target!(|bytes: &[u8]| {
     fuzzed::ask_tell(bytes);
     let (first, second) = bytes.split_at(bytes.len() / 2);
-    fuzzed::events(&PATTERN, first, second);
+    fuzzed::scan(&PATTERN, first, second);
     // Looked at in parts of 64 KiB.
     let filler = vec![b' '; (64 << 10) - first.len().min(1 << 10)];
-    fuzzed::events(&PATTERN, &[&filler, first].concat(), second);
+    fuzzed::scan(&PATTERN, &[&filler, first].concat(), second);
 });

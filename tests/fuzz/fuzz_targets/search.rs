@@ -24,6 +24,6 @@ fuzz_target!(|text: &str| {
             assert!((1..=terms.ceiling()).contains(&next), "proposes {next}");
         }
     }
-    let again = AskTell::of(terms, search.told().to_vec());
+    let again = AskTell::of(terms, search.observations().to_vec());
     assert_eq!(again.says(None), search.says(None));
 });
