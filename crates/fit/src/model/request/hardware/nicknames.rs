@@ -84,10 +84,13 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         return Ok(On { card, count, note });
     }
     let mut found = called(name);
-    if let (true, Some(2..), Some(one)) = (found.is_empty(), count, name.strip_suffix(['s', 'S']))
-        && called(&format!("{one}super")).is_empty()
-    {
-        found = called(one); // `2x3090s`; of a `4080s` nobody knows whether it is the Super
+    if let (true, Some((one, size))) = (found.is_empty(), name.rsplit_once(['s', 'S'])) {
+        let supers = called(&format!("{one} super {size}"));
+        found = match count {
+            Some(2..) if supers.is_empty() => called(&format!("{one} {size}")), // `2x3090s`
+            Some(2..) => found, // of several `4080s` nobody knows whether they are the Super
+            _ => supers,
+        };
     }
     let bare = Name::read(name).without_aside();
     if let (true, Some((of, note))) = (found.is_empty(), same(name).or_else(|| same(&bare))) {
@@ -250,7 +253,7 @@ fn near(name: &str) -> Option<String> {
     ))
 }
 
-/// The number before `x` or a space, or behind `x` or a colon, and the rest.
+/// The number before `x` or a space, or behind `x`, a colon or a space and before `x`, and the rest.
 fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     const TIMES: [char; 5] = ['x', 'X', '×', '*', ' '];
     let is_digit = |c: char| c.is_ascii_digit();
@@ -267,7 +270,12 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
         .trim_end()
         .strip_suffix(['x', 'X', '×', '*', ':'])
         .filter(|name| *name != "cuda" && after.len() < text.len());
-    let behind = behind.map(|name| (&text[after.len()..], name));
+    let behind = behind.map(|name| (&text[after.len()..], name)).or_else(|| {
+        let front = text.strip_suffix(&TIMES[..4])?; // `a100 8x`
+        let name = front.trim_end_matches(is_digit);
+        let is_apart = name.len() < front.len() && name.ends_with([' ', ',', ':', '(']);
+        is_apart.then(|| (&front[name.len()..], name))
+    });
     let Some((number, name)) = in_front.map(|name| (first, name)).or(behind) else {
         return Ok(None);
     };
@@ -295,7 +303,7 @@ fn is_a_card(name: &str) -> bool {
 }
 
 /// Words behind a card's number that make it another card.
-const APART: &str = "ti super d laptop maxq";
+const APART: &str = "ti super d laptop maxq blackwell";
 
 /// Whether these words name this card: its name, its product, or the name without `rtx` in front or `g` behind.
 fn is_called(card: &Card, wanted: &str) -> bool {
