@@ -81,10 +81,13 @@ fn named(name: &str, count: Option<u64>) -> Result<On, RequestError> {
         return Ok(On { card, count, note });
     }
     let mut found = called(name);
-    if let (true, Some(2..), Some(one)) = (found.is_empty(), count, name.strip_suffix(['s', 'S']))
-        && called(&format!("{one}super")).is_empty()
-    {
-        found = called(one); // `2x3090s`; of a `4080s` nobody knows whether it is the Super
+    if let (true, Some((one, size))) = (found.is_empty(), name.rsplit_once(['s', 'S'])) {
+        let supers = called(&format!("{one} super {size}"));
+        found = match count {
+            Some(2..) if supers.is_empty() => called(&format!("{one} {size}")), // `2x3090s`
+            Some(2..) => found, // of several `4080s` nobody knows whether they are the Super
+            _ => supers,
+        };
     }
     if found.is_empty()
         && let Some((of, note)) = same(name).or_else(|| same(&Name::read(name).without_aside()))
@@ -182,7 +185,7 @@ fn machines(name: &str, count: Option<u64>) -> Option<On> {
     })
 }
 
-/// The number before `x` or a space, or behind `x` or a colon, and the rest.
+/// The number before `x` or a space, or behind `x`, a colon or a space and before `x`, and the rest.
 fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
     const TIMES: [char; 5] = ['x', 'X', '×', '*', ' '];
     let is_digit = |c: char| c.is_ascii_digit();
@@ -199,7 +202,12 @@ fn counted(text: &str) -> Result<Option<(u64, &str)>, RequestError> {
         .trim_end()
         .strip_suffix(['x', 'X', '×', '*', ':'])
         .filter(|name| *name != "cuda" && after.len() < text.len());
-    let behind = behind.map(|name| (&text[after.len()..], name));
+    let behind = behind.map(|name| (&text[after.len()..], name)).or_else(|| {
+        let front = text.strip_suffix(&TIMES[..4])?; // `a100 8x`
+        let name = front.trim_end_matches(is_digit);
+        let is_apart = name.len() < front.len() && name.ends_with([' ', ',', ':', '(']);
+        is_apart.then(|| (&front[name.len()..], name))
+    });
     let Some((number, name)) = in_front.map(|name| (first, name)).or(behind) else {
         return Ok(None);
     };
@@ -227,7 +235,7 @@ fn is_a_card(name: &str) -> bool {
 }
 
 /// Words behind a card's number that make it another card.
-const APART: &str = "ti super d laptop maxq";
+const APART: &str = "ti super d laptop maxq blackwell";
 
 /// Whether these words name this card: its name, its product, or the name without `rtx` in front or `g` behind.
 fn is_called(card: &Card, wanted: &str) -> bool {
@@ -238,11 +246,11 @@ fn is_called(card: &Card, wanted: &str) -> bool {
     [Some(&*name), without_rtx, without_g].contains(&Some(wanted)) || plain(card.product) == wanted
 }
 
-/// Words that tell no cards apart: who made it, how it is plugged in, and what people say around it.
+/// Words that tell no cards apart: who made it, how it is plugged in, and what people and nvidia-smi say around it.
 const ASIDE: &str = "nvidia geforce tesla rtx gtx sim gpu gpus card cards vram memory desktop edition generation workstation \
-                     blackwell nvlink sxm ac";
+                     blackwell nvlink sxm ac name total mib";
 
-/// Words of a card's name that may be left out, and that are true of no other card.
+/// Words of a card's name that may be left out: no SXM has them.
 const OPTIONAL: [&str; 2] = ["pcie", "nvl"];
 
 /// Words in front of a card's name that say who made it.
@@ -272,6 +280,7 @@ impl Name {
         let text = if text.len() > LONGEST { "" } else { text };
         let lower = text
             .to_lowercase()
+            .replace("pci-e", "pcie")
             .replace("max-q", "maxq")
             .replace("max q", "maxq");
         let mut words: Vec<Word> = Vec::new();
@@ -285,6 +294,7 @@ impl Name {
                 read_part(generation.unwrap_or(part), &mut words);
             }
         }
+        words.dedup_by(|next, word| next == word && matches!(word, Word::Letters(_)));
         Name { words }
     }
 
@@ -292,32 +302,27 @@ impl Name {
     pub(super) fn means(&self, card: &Card) -> bool {
         let own = Name::read(card.product);
         self.words.iter().all(|word| own.explains(word, card))
-            && self.contains_all(&own)
             // `4 t4` is four of them.
-            && self.numbers().count() == own.numbers().count()
-    }
-
-    fn numbers(&self) -> impl Iterator<Item = &Word> {
-        self.words
-            .iter()
-            .filter(|word| matches!(word, Word::Number(_)))
+            && self.contains_all(&own, |times| times == 1)
     }
 
     /// Whether all words are there that tell a card apart from others, and others beside.
     pub(super) fn contains(&self, card: &Card) -> bool {
-        self.contains_all(&Name::read(card.product))
+        self.contains_all(&Name::read(card.product), |times| times > 0)
     }
 
-    fn contains_all(&self, own: &Name) -> bool {
-        let has_number = own.numbers().next().is_some();
+    fn contains_all(&self, own: &Name, is_said: fn(usize) -> bool) -> bool {
+        let is_number = |word: &Word| matches!(word, Word::Number(_));
+        let has_number = own.words.iter().any(is_number);
         let mut apart = own.words.iter().filter(|word| match word {
             Word::Letters(it) if it == "rtx" => !has_number,
+            Word::Letters(it) if it == "pro" => !self.has("blackwell"),
             Word::Letters(it) => !is_aside(it) && !OPTIONAL.contains(&it.as_str()),
             Word::Number(_) => true,
             Word::Size(_) => false,
         });
-        let said = |word: &Word| self.words.iter().any(|typed| is_part(typed, word, own));
-        apart.all(said)
+        let typed = |word| self.words.iter().filter(move |it| is_part(it, word, own));
+        apart.all(|word| is_said(typed(word).count()))
     }
 
     /// Whether a typed word is true of the card whose product these words are.
@@ -325,10 +330,15 @@ impl Name {
         match typed {
             Word::Size(size) => self.words.contains(typed) || is_sold_with(card, *size),
             Word::Number(_) => self.words.contains(typed),
-            // What is plugged in as PCIe is no SXM.
-            Word::Letters(it) if it == "sxm" => !OPTIONAL.iter().any(|other| self.has(other)),
+            Word::Letters(it) if it == "pcie" => self.is_pcie(card),
+            Word::Letters(it) if it == "sxm" => !self.is_pcie(card),
             Word::Letters(it) => self.parts(it).is_some(),
         }
+    }
+
+    /// Whether this card is plugged in as `PCIe` and is no SXM, which all have a bus of 4096 bits or more.
+    fn is_pcie(&self, card: &Card) -> bool {
+        card.sheet.bus < 4096 || OPTIONAL.iter().any(|word| self.has(word))
     }
 
     fn has(&self, word: &str) -> bool {

@@ -96,8 +96,39 @@ fn common_spellings_of_workstation_cards_are_known() {
         ("a100 80 GB sxm", "a100-80g"),
         ("H200 NVL", "h200-nvl"),
         ("h100 sxm5", "h100-80g"),
+        // An S behind a number is the Super's, where there is one and no count makes it a plural.
+        ("RTX 4080S", "rtx4080super"),
+        ("4070 ti s 16gb", "rtx4070tisuper"),
+        ("2060S", "rtx2060super"),
+        ("l40s pcie", "l40s"),
+        ("A30 PCI-E", "a30"),
+        ("RTX 4090 PCIe 24GB", "rtx4090"),
+        ("h200 pcie", "h200-nvl"),
+        ("h100 pcie 94gb", "h100-nvl"),
+        ("RTX 8000 48GB", "quadrortx8000"),
+        ("RTX 4050 6GB", "rtx4050-laptop"),
+        ("4090 mobile laptop", "rtx4090-laptop"),
+        ("6000 blackwell", "rtxpro6000"),
+        ("RTX 6000 Blackwell Server Edition", "rtxpro6000-server"),
+        ("rtx 5000 blackwell 48gb", "rtxpro5000"),
     ] {
         assert_eq!(card_and_count(text), (card, None), "{text}");
+    }
+}
+
+#[test]
+fn what_nvidia_smi_prints_of_a_card_is_read() {
+    for card in CARDS.iter() {
+        let memory = card.total_memory.0.div_ceil(1 << 30) << 10;
+        let line = format!("{}, {memory} MiB", card.product);
+        let header = format!("name, memory.total [MiB]\n{line}\n");
+        for text in [&line, &header] {
+            let read = parse(text).unwrap().card;
+            assert!(is_sold_with(read, memory >> 10), "{text}: {}", read.name);
+            assert_eq!(read.product, card.product, "{text}");
+        }
+        let two = format!("{line}\n{line}");
+        assert!(parse(&two).is_err(), "{two}");
     }
 }
 
@@ -169,6 +200,9 @@ fn a_number_before_it_counts_gpus() {
         ("3060 12gb x2", "rtx3060-12g", 2),
         ("RTX 3090 Ti:2", "rtx3090ti", 2),
         ("H100-SXM80GB x 8", "h100-80g", 8),
+        ("a100 8x", "a100-40g", 8),
+        ("4090 2x", "rtx4090", 2),
+        ("RTX 3060 12GB, 4×", "rtx3060-12g", 4),
     ] {
         assert_eq!(card_and_count(text), (card, Some(count)), "{text}");
     }
@@ -190,6 +224,18 @@ fn what_is_no_card_is_refused() {
         ("-8xh100", "unknown card"),
         ("8", "unknown card"),
         ("2x4080s", "unknown card"),
+        ("4080s x2", "unknown card"),
+        ("2060s 6gb", "of that number there are"),
+        ("4060s", "of that number there"),
+        ("h100 0x", "0 is no number of GPUs"),
+        ("rx 7900x", "only NVIDIA's cards"),
+        ("a100 sxm pcie", "of that number there are"),
+        ("l40s sxm", "of that number there are"),
+        ("b200 pcie", "of that number there is b200"),
+        ("RTX 8000 24GB", "unknown card"),
+        ("RTX 4050 8GB", "unknown card"),
+        ("6000 blackwell 48gb", "unknown card"),
+        ("titan rtx titan rtx", "unknown card"),
         ("3080 x 12GB", "unknown card"),
         ("NVIDIA A800-SXM4-40GB", "unknown card"),
         ("H100-SXM64GB", "unknown card"),
