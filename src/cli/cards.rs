@@ -3,13 +3,13 @@
 use super::Outcome;
 use super::arguments::Cards;
 use super::error::CliError;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs;
 use crate::model::nicknames::parse;
 use crate::report;
 
 pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
-    let style = style::stdout(false);
+    let style = output::style(false);
     if !arguments.name.is_empty() {
         let on = parse(&arguments.name.join(" "))
             .map_err(|invalid| CliError::named(&"CARD", invalid))?;

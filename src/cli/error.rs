@@ -56,11 +56,8 @@ pub(super) enum CliError {
     Fraction(FractionOfUnknown),
     /// There is no answer to the request.
     Engine(EngineError),
-    /// An agent has no card to offer.
-    NoCard {
-        /// What is missing.
-        missing: String,
-    },
+    /// An agent has no card to offer: says what is missing.
+    NoCard(String),
     /// The answer cannot be written to stdout: a full disk, perhaps.
     Unwritten(io::Error),
     /// Stdout was closed: nothing is said, and the exit code is that of programs that SIGPIPE ends.
@@ -127,7 +124,7 @@ impl CliError {
             | CliError::Allocator(_)
             | CliError::Fraction(_)
             | CliError::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
-            CliError::NoCard { .. }
+            CliError::NoCard(_)
             | CliError::Engine(
                 EngineError::DeviceUnavailable { .. }
                 | EngineError::DeviceBusy { .. }
@@ -185,7 +182,7 @@ impl CliError {
                 Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
             }
             CliError::Engine(error) => Problem::from(JobError::Engine(error)),
-            CliError::NoCard { missing } => Problem::new(
+            CliError::NoCard(missing) => Problem::new(
                 Code::DeviceUnavailable,
                 format!(
                     "no GPU can be offered: {missing}; `--simulate h100` offers a simulated card, to try agents without a GPU"

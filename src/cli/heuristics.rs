@@ -5,7 +5,6 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cli::arguments::Command as Cli;
 use crate::cli::error::CliError;
 use crate::device::cuda::{Library, cudnn};
 use crate::device::sim;
@@ -83,17 +82,9 @@ pub(in crate::cli) fn set_heuristics(wanted: &OsStr) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Starts this program again with the libraries of PyTorch's wheels on its path, where a command may run on a GPU, there is a driver and
-/// the path has no cuDNN: that of the system may be another version than the one that PyTorch loads. Comes back where none is found.
-pub(in crate::cli) fn find_libraries(command: &Cli) {
-    let runs_on_gpu = match command {
-        Cli::Fit(fit) => fit.question.own.on.is_none(),
-        Cli::Probe(_) | Cli::Serve(_) | Cli::Agent(_) | Cli::Devices(_) | Cli::Doctor(_) => true,
-        _ => false,
-    };
-    if !runs_on_gpu {
-        return;
-    }
+/// Starts this program again with the libraries of PyTorch's wheels on its path, for a command that may run on a GPU, where there is a driver
+/// and the path has no cuDNN: that of the system may be another version than the one that PyTorch loads. Comes back where none is found.
+pub(in crate::cli) fn find_libraries() {
     if !Library::Driver.is_present() {
         return;
     }

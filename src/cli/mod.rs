@@ -36,15 +36,19 @@ use std::process::ExitCode;
 use batchfit_platform::log_to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use arguments::{Arguments, AskCudnn, Command, Config, Format, LogFormat, SearchFormat};
+use arguments::{
+    Arguments, AskCudnn, Command, Config, Format, LogFormat, ModuleFlags, RecorderFlags,
+    SearchFormat,
+};
 use children::{answer, worker};
 use error::CliError;
 
 use crate::device::sim;
 use crate::http;
+use crate::jobs::FitEngine;
 use crate::ops;
 use crate::report;
-use crate::worker::supervised;
+use crate::worker::{Deadlines, RecorderCommand, supervised};
 
 pub use terminal::output::look_at_stdout;
 
@@ -110,7 +114,18 @@ pub fn run(before_serving: fn()) -> ExitCode {
         Err(said) => return said_by_flags(&said),
     };
     log_to_stderr(logged(&arguments), arguments.log_format == LogFormat::Json);
-    heuristics::find_libraries(&arguments.command);
+    let runs_on_gpu = match &arguments.command {
+        Command::Fit(fit) => fit.question.own.on.is_none(),
+        Command::Probe(_)
+        | Command::Serve(_)
+        | Command::Agent(_)
+        | Command::Devices(_)
+        | Command::Doctor(_) => true,
+        _ => false,
+    };
+    if runs_on_gpu {
+        heuristics::find_libraries();
+    }
     let asks = match &arguments.command {
         Command::Fit(fit) => &fit.cudnn,
         Command::Probe(probe) => &probe.cudnn,
@@ -236,4 +251,35 @@ fn openapi() -> Result<Outcome, CliError> {
 fn operators() -> Result<Outcome, CliError> {
     terminal::output::text(&ops::known_operators())?;
     Ok(Outcome::Answered)
+}
+
+/// The engine of this process, whose workers are this very binary.
+fn engine(deadlines: Deadlines) -> Result<FitEngine, CliError> {
+    let program = std::env::current_exe().map_err(|error| {
+        CliError::Broken(anyhow::Error::new(error).context("could not find this program's file"))
+    })?;
+    Ok(FitEngine::new(program).with_deadlines(deadlines))
+}
+
+/// What records, if an interpreter or a module is named. A module is trained by the interpreter that `batchfit export`
+/// takes, unless one is named.
+fn recorder(
+    flags: &RecorderFlags,
+    module: &ModuleFlags,
+) -> Result<Option<RecorderCommand>, CliError> {
+    let module = module.named();
+    let python = match (&flags.recorder, &module) {
+        (Some(python), _) => python.clone(),
+        (None, Some(_)) => python::interpreter(std::env::var_os("BATCHFIT_PYTHON").as_deref())?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(RecorderCommand { python, module }))
+}
+
+/// What records graphs.
+fn recorder_of_graphs(flags: &RecorderFlags) -> Option<RecorderCommand> {
+    flags.recorder.clone().map(|python| RecorderCommand {
+        python,
+        module: None,
+    })
 }

@@ -3,7 +3,7 @@
 use super::arguments::Soak;
 use super::error::CliError;
 use super::{Outcome, question};
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::soak;
 use crate::limits::Cancel;
 use crate::probe::Verdict;
@@ -19,7 +19,7 @@ pub(super) fn run(arguments: &Soak) -> Result<Outcome, CliError> {
     let soaked = soak(&request, arguments.batch.batch, &Cancel::NEVER)
         .map_err(|error| origin.blame(CliError::Engine(error)))?;
     output::answer(arguments.json, &soaked, || {
-        report::soak(&soaked, &style::stdout(false))
+        report::soak(&soaked, &output::style(false))
     })?;
     Ok(match soaked.report.verdict {
         Verdict::Fits => Outcome::Answered,

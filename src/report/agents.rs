@@ -1,9 +1,8 @@
 //! Agents as text.
 
-use crate::jobs::AgentDocument;
+use crate::jobs::{AgentCard, AgentDocument};
 
-use batchfit_report::style::Style;
-use batchfit_report::table::{text, with_header};
+use batchfit_report::style::{Style, lines, or_dash};
 
 /// A table of agents, one card a line.
 pub fn agents(agents: &[AgentDocument], style: &Style) -> String {
@@ -11,35 +10,32 @@ pub fn agents(agents: &[AgentDocument], style: &Style) -> String {
         return "no agent is registered; `batchfit agent --server URL` on a machine with GPUs is one\n"
             .to_owned();
     }
-    let header = [
-        "agent",
-        "state",
-        "device",
-        "card",
-        "kind",
-        "works on",
-        "last seen",
-    ];
-    let mut table = with_header(&header, &[]);
-    for agent in agents {
-        for (line, card) in agent.cards.iter().enumerate() {
-            let once = |text: String| if line == 0 { text } else { String::new() };
-            let gpu = if card.simulated {
-                format!("{} (simulated)", card.gpu)
-            } else {
-                card.gpu.clone()
-            };
-            let seen = jiff::Timestamp::from_millisecond(agent.seen_at.0);
-            table.add_row([
-                once(agent.name.clone()),
-                once(agent.state.name().to_owned()),
-                card.device.clone(),
-                gpu,
-                card.kind.clone().unwrap_or_else(|| "-".to_owned()),
-                once(agent.works_on.join(" ")),
-                once(seen.map_or_else(|_| "?".to_owned(), |seen| format!("{seen:.0}"))),
-            ]);
+    let cards = agents.iter().flat_map(|agent| {
+        let cards = agent.cards.iter().enumerate();
+        cards.map(move |(line, card)| (agent, card, line == 0))
+    });
+    let cards: Vec<(&AgentDocument, &AgentCard, bool)> = cards.collect();
+    let once = |text: fn(&AgentDocument) -> String| {
+        move |(agent, _, is_first): &(&AgentDocument, &AgentCard, bool)| {
+            is_first.then(|| text(agent)).unwrap_or_default()
         }
-    }
-    text(&table, style)
+    };
+    lines(&cards, style)
+        .words("agent", once(|agent| agent.name.clone()))
+        .words("state", once(|agent| agent.state.name().to_owned()))
+        .words("device", |(_, card, _)| card.device.clone())
+        .words("card", |(_, card, _)| {
+            let simulated = if card.simulated { " (simulated)" } else { "" };
+            format!("{}{simulated}", card.gpu)
+        })
+        .words("kind", |(_, card, _)| or_dash(card.kind.as_ref()))
+        .words("works on", once(|agent| agent.works_on.join(" ")))
+        .words(
+            "last seen",
+            once(|agent| {
+                let seen = jiff::Timestamp::from_millisecond(agent.seen_at.0);
+                seen.map_or_else(|_| "?".to_owned(), |seen| format!("{seen:.0}"))
+            }),
+        )
+        .text()
 }

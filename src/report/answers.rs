@@ -6,7 +6,7 @@ use crate::store::{Outdated, StoredRecommendation};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::{facts, lines};
+use batchfit_report::style::{facts, lines};
 
 /// Writes a line for each answer.
 pub fn answers(answers: &[StoredRecommendation], style: &Style) -> String {

@@ -3,8 +3,8 @@
 use crate::jobs::{CardDocument, MachineDocument};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
+use batchfit_report::style::lines;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::lines;
 
 /// Writes one line for each card, with a star for those of which not all is verified.
 pub fn cards(cards: &[CardDocument], style: &Style) -> String {

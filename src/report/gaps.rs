@@ -2,7 +2,7 @@
 
 use crate::device::cuda::plan::Gap;
 use batchfit_report::style::Style;
-use batchfit_report::table::lines;
+use batchfit_report::style::lines;
 
 /// What of a variant a card cannot run; `generated` kernels are generated for the rest.
 pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap], style: &Style) -> String {

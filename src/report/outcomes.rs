@@ -4,7 +4,7 @@ use crate::jobs::{AccuracyDocument, OutcomeDocument};
 use crate::units::Bytes;
 use batchfit_report::style::Style;
 use batchfit_report::style::paragraph;
-use batchfit_report::table::{facts, lines};
+use batchfit_report::style::{facts, lines};
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {

@@ -44,7 +44,7 @@ pub(super) fn take_free(
     for candidate in candidates {
         match GpuLock::take_while(locks, &candidate.uuid, || false) {
             Ok(turn) => return Ok((candidate.number, turn)),
-            Err(busy @ GpuLockError::Busy { .. }) => last = Some(busy),
+            Err(busy @ GpuLockError::Busy(_)) => last = Some(busy),
             Err(error @ GpuLockError::Unusable { .. }) => return Err(error),
         }
     }
@@ -110,7 +110,7 @@ mod tests {
         let (fourth, _) = take().unwrap();
 
         assert_eq!((first, second, fourth), (0, 1, 0));
-        assert!(matches!(third, Err(GpuLockError::Busy { .. })));
+        assert!(matches!(third, Err(GpuLockError::Busy(_))));
     }
 
     #[test]

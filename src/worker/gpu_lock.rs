@@ -34,12 +34,9 @@ pub struct GpuLock {
 /// Why a GPU is not ours.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuLockError {
-    /// Another process holds it.
-    #[error("another batchfit process is using this GPU (it holds {})", path.display())]
-    Busy {
-        /// The lock.
-        path: PathBuf,
-    },
+    /// Another process holds it, by this lock.
+    #[error("another batchfit process is using this GPU (it holds {})", .0.display())]
+    Busy(PathBuf),
     /// The file cannot be opened or locked.
     #[error(
         "could not lock {}: {source}; batchfit processes take turns on a GPU with it, and BATCHFIT_LOCKS can \
@@ -92,7 +89,7 @@ impl GpuLock {
                     return Err(GpuLockError::Unusable { path, source });
                 }
                 Err(TryLockError::WouldBlock) if waits() => has_waited = true,
-                Err(TryLockError::WouldBlock) => return Err(GpuLockError::Busy { path }),
+                Err(TryLockError::WouldBlock) => return Err(GpuLockError::Busy(path)),
             }
         }
     }
@@ -186,7 +183,7 @@ mod tests {
         let after = take_when_free(directory.path(), || ());
 
         let path = directory.path().join(format!("batchfit-{UUID}.lock"));
-        assert!(matches!(&second, GpuLockError::Busy { path: held } if *held == path));
+        assert!(matches!(&second, GpuLockError::Busy(held) if *held == path));
         assert!(second.to_string().starts_with("another batchfit process"));
         assert!(other_gpu.is_ok() && after.is_ok());
     }

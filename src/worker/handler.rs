@@ -120,7 +120,7 @@ impl GpuHandler {
         };
         let (number, lock) = match taken {
             Ok(taken) => taken,
-            Err(busy @ GpuLockError::Busy { .. }) => {
+            Err(busy @ GpuLockError::Busy(_)) => {
                 self.has_waited = true;
                 let detail = busy.to_string();
                 return Ok(Answer::Busy { detail });

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 export TIMEFORMAT="%R %U %S"
 
 edits=(
-    "flag src/cli/arguments/fit.rs"
+    "flag src/cli/arguments/question.rs"
     "HTTP crates/server/src/http/resources/fits.rs"
     "search crates/fit/src/search/state.rs"
     "operator crates/torch/src/ops/softmax/run.rs"

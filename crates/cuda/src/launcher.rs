@@ -156,7 +156,7 @@ impl CudaLauncher {
     fn start_clock(&mut self) -> Result<(), LaunchError> {
         if self.clock.is_none() {
             let begin = Event::create()?;
-            self.gpu.record(&begin)?;
+            begin.record(self.gpu.stream())?;
             self.clock = Some(Clock {
                 begin,
                 begun_at: Instant::now(),
@@ -182,7 +182,7 @@ impl CudaLauncher {
             return Ok(clock.begun_at.elapsed().as_secs_f64() * 1e3);
         }
         let end = Event::create()?;
-        self.gpu.record(&end)?;
+        end.record(self.gpu.stream())?;
         self.gpu.synchronize()?;
         Ok(clock.begin.elapsed_ms(&end)?)
     }

@@ -230,10 +230,7 @@ impl<'a> Operands<'a> {
 
     /// Likewise, or nothing where there is no such input.
     pub(super) fn optional_dense_input(&self, position: usize) -> Result<Array, LaunchError> {
-        match self.inputs.get(position) {
-            Some(operand) => self.dense(operand),
-            None => Ok(Array::default()),
-        }
+        self.optional_dense(self.inputs.get(position))
     }
 
     /// An output whose elements must lie in row-major order.
@@ -243,10 +240,11 @@ impl<'a> Operands<'a> {
 
     /// Likewise, or nothing where there is no such output.
     pub(super) fn optional_dense_output(&self, position: usize) -> Result<Array, LaunchError> {
-        match self.outputs.get(position) {
-            Some(operand) => self.dense(operand),
-            None => Ok(Array::default()),
-        }
+        self.optional_dense(self.outputs.get(position))
+    }
+
+    fn optional_dense(&self, operand: Option<&Operand>) -> Result<Array, LaunchError> {
+        operand.map_or(Ok(Array::default()), |operand| self.dense(operand))
     }
 
     fn dense(&self, operand: &Operand) -> Result<Array, LaunchError> {

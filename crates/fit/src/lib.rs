@@ -5,13 +5,12 @@
 //! | --- | --- |
 //! | [`model`] | the request: one document that names a model, a training, a device and what is wanted |
 //! | [`search`] | which batch to ask about next; pure |
-//! | `fitting` | a request, its search and its answer, on simulated cards or in worker processes |
+//! | `fitting` | the seam to whatever answers; a request, its search and its answer, on simulated cards or in worker processes |
 //! | [`worker`] | the parent's side of the processes that own a GPU, record in PyTorch or ask cuDNN |
 //! | [`virtual_gpu`] | the parent's side of a user's script on a GPU that is not there |
 //! | [`recorded`] | steps that PyTorch recorded, and what they tell about other batches |
-//! | `engine`, `result`, `lengths`, `validate` | the seam to whatever answers, the answer, and what is refused before work starts |
+//! | `result`, `lengths`, `validate` | the answer, and what is refused before work starts |
 
-mod engine;
 mod fitting;
 mod lengths;
 pub mod model;
@@ -22,13 +21,10 @@ mod validate;
 pub mod virtual_gpu;
 pub mod worker;
 
-pub use engine::{
-    DeviceKind, DeviceSummary, Engine, EngineError, Isolation, Progress, Runs, Work, card_name,
-    named_card,
-};
 pub use fitting::{
-    Catalogue, FailingStep, FitEngine, FromRecordings, SafeBatch, SoakResult, SoakStep, StepKind,
-    predict, run_isolated, soak,
+    Catalogue, DeviceKind, DeviceSummary, Engine, EngineError, FailingStep, FitEngine,
+    FromRecordings, Isolation, Progress, Runs, SafeBatch, SoakResult, SoakStep, StepKind, Work,
+    card_name, named_card, predict, run_isolated, soak,
 };
 pub use lengths::{Bucket, LengthRow, LengthTable};
 pub use result::{

@@ -3,8 +3,7 @@
 use crate::EngineError;
 use crate::alloc::{Settings, SettingsError};
 use crate::compile::{CompileError, MOST_CLASSES, check_checkpointing, check_parallel, smoothed};
-use crate::engine::NO_RECORDER;
-use crate::fitting::{check_soak, soak_on_a_gpu};
+use crate::fitting::{NO_RECORDER, check_soak, soak_on_a_gpu};
 use crate::graph::Graph;
 use crate::limits::{Cancel, with_cancel};
 use crate::model::{

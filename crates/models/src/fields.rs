@@ -212,64 +212,46 @@ impl<'a> Fields<'a> {
         RequestError::at(&self.pointer, format!("the field {field:?} is missing"))
     }
 
+    /// A field, as `read` understands it; what it does not is told what it must be.
+    fn understood<T>(
+        &self,
+        field: &str,
+        must: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, RequestError> {
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let must = || wrong(&self.at(field), value, &format!("{field} must be {must}"));
+        read(value).map(Some).ok_or_else(must)
+    }
+
     /// A text.
     pub fn text(&self, field: &str) -> Result<Option<&'a str>, RequestError> {
-        match self.get(field) {
-            None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(wrong(
-                &self.at(field),
-                other,
-                &format!("{field} must be a text"),
-            )),
-        }
+        self.understood(field, "a text", Value::as_str)
     }
 
     /// `true` or `false`.
     pub fn flag(&self, field: &str) -> Result<Option<bool>, RequestError> {
-        match self.get(field) {
-            None => Ok(None),
-            Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(other) => Err(wrong(
-                &self.at(field),
-                other,
-                &format!("{field} must be true or false"),
-            )),
-        }
+        self.understood(field, "true or false", Value::as_bool)
     }
 
     /// A number within bounds.
     pub fn number(&self, field: &str, least: f64, most: f64) -> Result<Option<f64>, RequestError> {
-        let Some(value) = self.get(field) else {
-            return Ok(None);
-        };
-        match value
-            .as_f64()
-            .filter(|number| (least..=most).contains(number))
-        {
-            Some(number) => Ok(Some(number)),
-            None => Err(wrong(
-                &self.at(field),
-                value,
-                &format!("{field} must be a number from {least} to {most}"),
-            )),
-        }
+        let wanted = format!("a number from {least} to {most}");
+        self.understood(field, &wanted, |value| {
+            value
+                .as_f64()
+                .filter(|number| (least..=most).contains(number))
+        })
     }
 
     /// A number above 0.
     fn positive(&self, field: &str) -> Result<Option<f64>, RequestError> {
         let is_positive = |number: &f64| number.is_finite() && *number > 0.0;
-        let Some(value) = self.get(field) else {
-            return Ok(None);
-        };
-        match value.as_f64().filter(is_positive) {
-            Some(number) => Ok(Some(number)),
-            None => Err(wrong(
-                &self.at(field),
-                value,
-                &format!("{field} must be a number above 0, such as 1.0"),
-            )),
-        }
+        self.understood(field, "a number above 0, such as 1.0", |value| {
+            value.as_f64().filter(is_positive)
+        })
     }
 
     /// A whole number within bounds.
@@ -309,49 +291,40 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A list of `what`, each of which is read from where it is.
+    pub fn list<T>(
+        &self,
+        field: &str,
+        what: &str,
+        read: impl Fn(&'a Value, &str) -> Result<T, RequestError>,
+    ) -> Result<Option<Vec<T>>, RequestError> {
+        let form = format!("a list of {what}");
+        let Some(items) = self.understood(field, &form, Value::as_array)? else {
+            return Ok(None);
+        };
+        let at = self.at(field);
+        let each = |(index, item)| read(item, &format!("{at}/{index}"));
+        items
+            .iter()
+            .enumerate()
+            .map(each)
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
     /// A list of sizes.
     pub fn sizes(&self, field: &str) -> Result<Option<Vec<u64>>, RequestError> {
-        let at = self.at(field);
-        match self.get(field) {
-            None => Ok(None),
-            Some(Value::Array(values)) => values
-                .iter()
-                .enumerate()
-                .map(|(index, value)| whole(value, &format!("{at}/{index}"), field, 1, LARGEST))
-                .collect::<Result<_, _>>()
-                .map(Some),
-            Some(other) => Err(wrong(
-                &at,
-                other,
-                &format!("{field} must be a list of sizes"),
-            )),
-        }
+        self.list(field, "sizes", |value, at| {
+            whole(value, at, field, 1, LARGEST)
+        })
     }
 
     /// A list of texts.
     pub fn texts(&self, field: &str) -> Result<Option<Vec<&'a str>>, RequestError> {
-        let at = self.at(field);
-        match self.get(field) {
-            None => Ok(None),
-            Some(Value::Array(values)) => values
-                .iter()
-                .enumerate()
-                .map(|(index, value)| match value {
-                    Value::String(text) => Ok(text.as_str()),
-                    other => Err(wrong(
-                        &format!("{at}/{index}"),
-                        other,
-                        &format!("{field} must be a list of texts"),
-                    )),
-                })
-                .collect::<Result<_, _>>()
-                .map(Some),
-            Some(other) => Err(wrong(
-                &at,
-                other,
-                &format!("{field} must be a list of texts"),
-            )),
-        }
+        self.list(field, "texts", |value, at| {
+            let text = value.as_str();
+            text.ok_or_else(|| wrong(at, value, &format!("{field} must be a list of texts")))
+        })
     }
 
     /// One of a few words.

@@ -1,8 +1,6 @@
 //! Which devices there are.
 
-use super::style::Style;
-use super::style::paragraph;
-use super::table::{lines, or_dash};
+use super::style::{Style, lines, or_dash, paragraph};
 use batchfit_fit::DeviceSummary;
 use batchfit_step::units::Bytes;
 

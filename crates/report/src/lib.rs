@@ -14,7 +14,6 @@ mod sequence;
 pub mod soak;
 pub mod style;
 mod svg;
-pub mod table;
 mod times;
 mod virtual_gpu;
 pub mod why;

@@ -1,9 +1,7 @@
 //! What one probe found.
 
 use super::fit::lasting;
-use super::style::Style;
-use super::style::paragraph;
-use super::table::{assumptions, facts, lines, notes, or_dash, sized};
+use super::style::{Style, assumptions, facts, lines, notes, or_dash, paragraph, sized};
 use super::why::{categories, held, modules};
 use batchfit_card::probe::{Evidence, ProbeReport, StepMemory, Verdict};
 use batchfit_step::units::Bytes;

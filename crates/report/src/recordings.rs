@@ -1,8 +1,6 @@
 //! What recordings say together.
 
-use super::style::Style;
-use super::style::paragraph;
-use super::table::lines;
+use super::style::{Style, lines, paragraph};
 use batchfit_fit::recorded::{Alignment, Check};
 
 /// Writes the recordings, how they align, what sizes follow, and how well one that is left out is predicted.

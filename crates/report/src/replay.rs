@@ -3,11 +3,9 @@
 use std::fmt::Write as _;
 
 use super::probe::verdict;
-use super::style::Style;
-use super::style::paragraph;
-use super::table::{facts, lines, notes, or_dash, sized, text, with_header};
+use super::style::{Style, facts, lines, notes, or_dash, paragraph, sized};
 use batchfit_card::replay::{
-    AddressSource, ComparisonReport, Finding, Findings, RecordingFormat, ReplayReport,
+    AddressSource, ComparisonReport, Finding, Findings, LineBytes, RecordingFormat, ReplayReport,
 };
 use batchfit_step::units::Bytes;
 
@@ -102,24 +100,19 @@ pub(super) fn findings(findings: &Findings, style: &Style) -> String {
         return out;
     }
     out += "\nWho holds the memory when most is allocated\n";
-    let mut table = with_header(&["line", "bytes", "blocks"], &["bytes", "blocks"]);
     let others = &findings.others_at_peak;
-    for line in &findings.at_peak {
-        let name = line.line.as_deref().unwrap_or("(no line of Python)");
-        table.add_row([
-            name.to_owned(),
-            Bytes(line.bytes).to_string(),
-            line.blocks.to_string(),
-        ]);
-    }
-    if others.blocks > 0 {
-        table.add_row([
-            "(other lines)".to_owned(),
-            Bytes(others.bytes).to_string(),
-            others.blocks.to_string(),
-        ]);
-    }
-    out + &text(&table, style)
+    let mut held: Vec<&LineBytes> = findings.at_peak.iter().collect();
+    held.extend((others.blocks > 0).then_some(others));
+    let name = |line: &LineBytes| match &line.line {
+        Some(line) => line.clone(),
+        None if std::ptr::eq(line, others) => "(other lines)".to_owned(),
+        None => "(no line of Python)".to_owned(),
+    };
+    let table = lines(&held, style)
+        .words("line", |line| name(line))
+        .size("bytes", |line| line.bytes)
+        .number("blocks", |line| line.blocks.to_string());
+    out + &table.text()
 }
 
 fn verdict_of(finding: Finding) -> &'static str {

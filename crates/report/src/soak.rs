@@ -1,9 +1,7 @@
 //! What many steps of different lengths came to.
 
 use super::probe::verdict;
-use super::style::Style;
-use super::style::paragraph;
-use super::table::{facts, sized};
+use super::style::{Style, facts, paragraph, sized};
 use batchfit_card::probe::Verdict;
 use batchfit_fit::SoakResult;
 use batchfit_step::units::Bytes;

@@ -2,8 +2,7 @@
 
 use super::probe::verdict;
 use super::replay::findings;
-use super::style::{Style, harmless, paragraph};
-use super::table::{facts, lines, notes, or_dash, sized, text, with_header};
+use super::style::{Style, facts, harmless, lines, notes, or_dash, paragraph, sized};
 use batchfit_card::probe::Verdict;
 use batchfit_card::replay::{Finding, Findings};
 use batchfit_fit::virtual_gpu::{Answer, Certainty, Phase, Shortage, UncomputedRead, Versions};
@@ -230,8 +229,6 @@ fn program(versions: &Versions) -> String {
 }
 
 fn phases(answer: &Answer, style: &Style) -> String {
-    let columns = ["phase", "peak allocated", "peak reserved", "left after"];
-    let mut table = with_header(&columns, &columns[1..]);
     let all = &answer.phases;
     let allocated = |phase: &Phase| phase.peak_allocated_bytes;
     let most = all.iter().map(allocated).max();
@@ -239,6 +236,7 @@ fn phases(answer: &Answer, style: &Style) -> String {
     let is_shown = |index: usize| {
         style.verbose || index < FIRST || index + LAST >= all.len() || Some(index) == top
     };
+    let mut rows: Vec<(String, Option<&Phase>)> = Vec::new();
     let mut hidden = 0;
     for (index, phase) in all.iter().enumerate() {
         if !is_shown(index) {
@@ -246,22 +244,22 @@ fn phases(answer: &Answer, style: &Style) -> String {
             continue;
         }
         if hidden > 0 {
-            table.add_row([
-                format!("({hidden} more)"),
-                String::new(),
-                String::new(),
-                String::new(),
-            ]);
+            rows.push((format!("({hidden} more)"), None));
             hidden = 0;
         }
-        table.add_row([
-            phase.name.clone(),
-            Bytes(phase.peak_allocated_bytes).to_string(),
-            Bytes(phase.peak_reserved_bytes).to_string(),
-            Bytes(phase.allocated_bytes).to_string(),
-        ]);
+        rows.push((phase.name.clone(), Some(phase)));
     }
-    text(&table, style)
+    let size = |bytes: fn(&Phase) -> u64| {
+        move |(_, phase): &(String, Option<&Phase>)| {
+            phase.map_or_else(String::new, |phase| Bytes(bytes(phase)).to_string())
+        }
+    };
+    lines(&rows, style)
+        .words("phase", |(name, _)| name.clone())
+        .number("peak allocated", size(|phase| phase.peak_allocated_bytes))
+        .number("peak reserved", size(|phase| phase.peak_reserved_bytes))
+        .number("left after", size(|phase| phase.allocated_bytes))
+        .text()
 }
 
 fn peaks(answer: &Answer, style: &Style) -> String {

@@ -1,7 +1,6 @@
 //! Why a batch is not larger: what the peak is made of, when it is, and what limits it.
 
-use super::style::Style;
-use super::table::{facts, lines, text, with_header};
+use super::style::{Style, facts, lines};
 use batchfit_card::probe::{CategoryBytes, Peak};
 use batchfit_fit::{FitResult, LimitKind};
 use batchfit_step::program::Category;
@@ -56,26 +55,26 @@ pub(super) fn categories(at_peak: &[CategoryBytes], style: &Style) -> String {
 /// Who holds it.
 pub(super) fn modules(peak: &Peak, style: &Style) -> String {
     let total = peak.allocated_bytes;
-    let mut table = with_header(&["module", "bytes", "share"], &["bytes", "share"]);
-    for held in &peak.modules {
-        let name = match held.module.as_str() {
-            "" => "(no module)",
-            module => module,
-        };
-        table.add_row([
-            name.to_owned(),
-            Bytes(held.bytes).to_string(),
-            share(held.bytes, total),
-        ]);
-    }
+    let name = |module: &str| {
+        if module.is_empty() {
+            "(no module)"
+        } else {
+            module
+        }
+        .to_owned()
+    };
+    let named = peak.modules.iter();
+    let mut rows: Vec<(String, u64)> =
+        (named.map(|held| (name(&held.module), held.bytes))).collect();
     if peak.other_modules > 0 {
-        table.add_row([
-            format!("{} others", peak.other_modules),
-            Bytes(peak.other_modules_bytes).to_string(),
-            share(peak.other_modules_bytes, total),
-        ]);
+        let others = format!("{} others", peak.other_modules);
+        rows.push((others, peak.other_modules_bytes));
     }
-    text(&table, style)
+    lines(&rows, style)
+        .words("module", |(name, _)| name.clone())
+        .size("bytes", |(_, bytes)| *bytes)
+        .number("share", |(_, bytes)| share(*bytes, total))
+        .text()
 }
 
 fn share(bytes: u64, total: u64) -> String {

@@ -15,3 +15,9 @@ use batchfit_fit::{model, recorded, virtual_gpu};
 use batchfit_report as report;
 use batchfit_step::{limits, program, units};
 use batchfit_store as store;
+use std::sync::{Mutex, MutexGuard};
+
+/// What a mutex guards.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nothing panics while it is held")
+}

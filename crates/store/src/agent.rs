@@ -73,17 +73,6 @@ pub fn holder(id: &str) -> LeaseOwner {
     LeaseOwner::other(format!("{AGENT_LANE}{id}"))
 }
 
-/// A fit that waits for an agent.
-#[derive(Debug)]
-pub struct Waiting {
-    /// The fit.
-    pub id: String,
-    /// What it must not run beside.
-    pub lane: String,
-}
-
-by_name!(Waiting: id, lane);
-
 /// What became of a registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Registered {
@@ -232,8 +221,8 @@ impl Db {
         &self,
         lanes: &str,
         now: Time,
-    ) -> Result<Vec<Waiting>, StoreError> {
-        query!("list what waits for agents": fetch_all Waiting, self.pool.on(),
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        query!("list what waits for agents": fetch_all (String, String), self.pool.on(),
             "SELECT id, lane FROM
                 (SELECT id, lane, CASE owner WHEN '' THEN 0 ELSE row_number() OVER (PARTITION BY owner ORDER BY is_later, id)
                         + (SELECT count(*) FROM fit AS other WHERE other.state = 'running' AND other.owner = asks.owner AND $3 LIKE '%,' || other.lane || ',%') END AS turn,

@@ -24,15 +24,12 @@ pub enum StoreError {
         /// SQLite's reason.
         source: sqlx::Error,
     },
-    /// Another server uses the file.
+    /// Another server uses the file, named as the user gave it.
     #[error(
-        "another batchfit server uses the database {database}; stop it, or give this one a file of its own with \
+        "another batchfit server uses the database {0}; stop it, or give this one a file of its own with \
          --database"
     )]
-    InUse {
-        /// As the user gave it.
-        database: String,
-    },
+    InUse(String),
     /// The file that is locked to own the database could not be.
     #[error("could not lock {} beside the database", lock.display())]
     Lock {
@@ -52,15 +49,12 @@ pub enum StoreError {
         /// Which migration, and why.
         source: sqlx::migrate::MigrateError,
     },
-    /// The file was moved or deleted while it was open.
+    /// The file, which was here, was moved or deleted while it was open.
     #[error(
         "the file of the database, {}, was moved or deleted while it was in use; put it back where it was, or stop the server \
-         and start it again, which makes a new one", path.display()
+         and start it again, which makes a new one", .0.display()
     )]
-    Gone {
-        /// Where it was.
-        path: PathBuf,
-    },
+    Gone(PathBuf),
     /// The server's version is no longer maintained.
     #[error("the database {database} is PostgreSQL {version}; batchfit needs {oldest} or newer")]
     TooOld {
@@ -89,18 +83,12 @@ pub enum StoreError {
         /// How many.
         rows: i64,
     },
-    /// Source and target are one file.
-    #[error("{database} would be copied onto itself; a copy needs a database of its own")]
-    OntoItself {
-        /// The target, as the user gave it.
-        database: String,
-    },
-    /// There is no database to look after.
-    #[error("there is no database {database}; --database names another one")]
-    Missing {
-        /// As the user gave it.
-        database: String,
-    },
+    /// Source and target are one file, named as the user gave the target.
+    #[error("{0} would be copied onto itself; a copy needs a database of its own")]
+    OntoItself(String),
+    /// There is no database to look after, named as the user gave it.
+    #[error("there is no database {0}; --database names another one")]
+    Missing(String),
     /// A copy could not be made.
     #[error("could not write the copy {}", file.display())]
     Backup {
@@ -223,7 +211,7 @@ impl StoreError {
     /// What kind of failure it is.
     pub fn fault(&self) -> Fault {
         let source = match self {
-            StoreError::Gone { .. } => return Fault::Gone,
+            StoreError::Gone(_) => return Fault::Gone,
             StoreError::Query { source, .. } | StoreError::Open { source, .. } => source,
             _others => return Fault::Other,
         };
@@ -244,19 +232,7 @@ impl StoreError {
                     || error.code().is_some_and(|code| NOT_TEXT.contains(&&*code))
             }
             StoreError::TooLarge { .. } => true,
-            StoreError::Query { .. }
-            | StoreError::Open { .. }
-            | StoreError::InUse { .. }
-            | StoreError::Lock { .. }
-            | StoreError::Gone { .. }
-            | StoreError::TooOld { .. }
-            | StoreError::NotHere { .. }
-            | StoreError::NotEmpty { .. }
-            | StoreError::OntoItself { .. }
-            | StoreError::Missing { .. }
-            | StoreError::Backup { .. }
-            | StoreError::Unreadable { .. }
-            | StoreError::Migrate { .. } => false,
+            _others => false,
         }
     }
 }

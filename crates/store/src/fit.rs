@@ -130,14 +130,6 @@ pub fn question_of(fingerprint: &str) -> &str {
     fingerprint.split('-').next().unwrap_or(fingerprint)
 }
 
-/// Where a fit stands, and how often it was begun.
-struct Stand {
-    state: FitState,
-    attempts: i64,
-}
-
-by_name!(Stand: state, attempts);
-
 impl Db {
     /// The whole fit.
     pub async fn fit(&self, id: &str) -> Result<Option<Fit>, StoreError> {
@@ -180,9 +172,8 @@ impl Db {
 
     /// Where the fit stands, and how often it was begun.
     pub async fn fit_attempts(&self, id: &str) -> Result<Option<(FitState, i64)>, StoreError> {
-        query!("read the state of a fit": fetch_optional Stand, self.pool.on(),
+        query!("read the state of a fit": fetch_optional (FitState, i64), self.pool.on(),
             "SELECT state, attempts FROM fit WHERE id = $1", id)
-        .map(|row| row.map(|row| (row.state, row.attempts)))
     }
 
     /// Fits, newest first.

@@ -34,7 +34,7 @@ use sqlx::SqlSafeStr as _;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous};
 
-pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, Waiting, holder};
+pub use agent::{AGENT_LANE, Assignment, Registered, StoredAgent, holder};
 pub use database::copy::CopiedRows;
 pub use database::maintenance::{Checked, Pruned};
 pub use database::ownership::Ownership;
@@ -158,7 +158,7 @@ impl Db {
     /// Fails where the file is not there any more: what is written to it then is lost.
     fn in_place(&self) -> Result<(), StoreError> {
         let missing = self.place.as_ref().and_then(|place| place.missing());
-        missing.map_or(Ok(()), |path| Err(StoreError::Gone { path }))
+        missing.map_or(Ok(()), |path| Err(StoreError::Gone(path)))
     }
 
     async fn open_with(database: &str, most_connections: u32) -> Result<Db, StoreError> {
@@ -330,9 +330,7 @@ fn existing(database: &str) -> Result<SqliteConnectOptions, StoreError> {
     if options.get_filename().is_file() {
         return Ok(options);
     }
-    Err(StoreError::Missing {
-        database: database.to_owned(),
-    })
+    Err(StoreError::Missing(database.to_owned()))
 }
 
 /// Whether there is no file at all.

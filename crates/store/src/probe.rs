@@ -45,9 +45,9 @@ impl Db {
             "INSERT INTO probe (id, fingerprint, model, device, batch, verdict, request_digest, report, created_at)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             probe.id, probe.fingerprint, probe.model, probe.device, probe.batch, probe.verdict, request, report, probe.created_at)?;
-        keep_request(&mut transaction.link(), &request, &probe.request).await?;
+        keep_request(&mut transaction, &request, &probe.request).await?;
         for digest in uploads {
-            refer(&mut transaction.link(), digest, "probe", &probe.id).await?;
+            refer(&mut transaction, digest, "probe", &probe.id).await?;
         }
         transaction.commit("commit a probe").await
     }

@@ -1,6 +1,6 @@
 //! The table of requests: each text once, however often it was asked.
 
-use super::engine::{Link, query};
+use super::engine::{Transaction, query};
 use super::{JsonText, StoreError};
 use crate::model::Digest;
 
@@ -11,10 +11,10 @@ pub(super) fn request_digest(request: &JsonText) -> String {
 
 /// Keeps the text of a request, unless it is there.
 pub(super) async fn keep_request(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     digest: &str,
     request: &JsonText,
 ) -> Result<(), StoreError> {
-    query!("keep a request": execute, connection.on(),
+    query!("keep a request": execute, transaction.on(),
         "INSERT INTO request (digest, text) VALUES ($1, $2) ON CONFLICT DO NOTHING", digest, request).map(|_| ())
 }

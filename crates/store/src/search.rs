@@ -114,16 +114,6 @@ struct SearchRow {
 
 by_name!(SearchRow: id, state, terms, owner, created_at, updated_at, recommendation, answered_by, answered_after);
 
-/// A row of observations.
-struct Row {
-    batch: i64,
-    outcome: String,
-    peak_reserved_bytes: Option<i64>,
-    recorded: Option<String>,
-}
-
-by_name!(Row: batch, outcome, peak_reserved_bytes, recorded);
-
 impl Db {
     /// Stores a new search. False when there are as many as may be, of which none can go, or as many of its owner.
     ///
@@ -223,7 +213,7 @@ impl Db {
             .pool
             .begin_alone("begin to refer to a recording")
             .await?;
-        let referred = upload::refer(&mut transaction.link(), recorded, "search", id).await?;
+        let referred = upload::refer(&mut transaction, recorded, "search", id).await?;
         transaction.commit("commit what a search refers to").await?;
         Ok(referred)
     }
@@ -238,7 +228,7 @@ impl Db {
         let Some(search) = search else {
             return Ok(None);
         };
-        let rows = query!("read what a search was told": fetch_all Row, self.pool.on(),
+        let rows = query!("read what a search was told": fetch_all _, self.pool.on(),
             "SELECT batch, outcome, peak_reserved_bytes, recorded FROM observation WHERE search_id = $1 ORDER BY number", id)?;
         Ok(Some(StoredSearch {
             id: search.id,
@@ -254,7 +244,7 @@ impl Db {
                     recommendation,
                     answered_by: search.answered_by,
                 }),
-            observations: rows.into_iter().map(Observation::from).collect(),
+            observations: rows.into_iter().map(observation).collect(),
         }))
     }
 
@@ -301,15 +291,15 @@ impl Db {
     }
 }
 
-impl From<Row> for Observation {
-    fn from(row: Row) -> Observation {
-        Observation {
-            batch: row.batch.unsigned_abs(),
-            // The table takes no other name.
-            outcome: Outcome::named(&row.outcome).unwrap_or(Outcome::Crashed),
-            peak_reserved_bytes: row.peak_reserved_bytes.map(i64::unsigned_abs),
-            recorded: row.recorded,
-        }
+fn observation(
+    (batch, outcome, peak, recorded): (i64, String, Option<i64>, Option<String>),
+) -> Observation {
+    Observation {
+        batch: batch.unsigned_abs(),
+        // The table takes no other name.
+        outcome: Outcome::named(&outcome).unwrap_or(Outcome::Crashed),
+        peak_reserved_bytes: peak.map(i64::unsigned_abs),
+        recorded,
     }
 }
 

@@ -167,16 +167,19 @@ macro_rules! as_inner {
 }
 pub(super) use as_inner;
 
-/// Has a row of either engine be read by the names of its columns.
+/// Has a row of either engine be read by the names of its columns; behind `and`, by those of parts that are read by name themselves.
 macro_rules! by_name {
-    ($row:ident: $($column:ident),*) => {
-        by_name!(@ sqlx::sqlite::SqliteRow, $row: $($column),*);
-        by_name!(@ sqlx::postgres::PgRow, $row: $($column),*);
+    ($row:ident: $($column:ident),* $(and $($part:ident),*)?) => {
+        by_name!(@ sqlx::sqlite::SqliteRow, $row: [$($column),*] [$($($part),*)?]);
+        by_name!(@ sqlx::postgres::PgRow, $row: [$($column),*] [$($($part),*)?]);
     };
-    (@ $of:ty, $row:ident: $($column:ident),*) => {
+    (@ $of:ty, $row:ident: [$($column:ident),*] [$($part:ident),*]) => {
         impl sqlx::FromRow<'_, $of> for $row {
             fn from_row(row: &$of) -> Result<$row, sqlx::Error> {
-                Ok($row { $($column: sqlx::Row::try_get(row, stringify!($column))?),* })
+                Ok($row {
+                    $($column: sqlx::Row::try_get(row, stringify!($column))?,)*
+                    $($part: sqlx::FromRow::from_row(row)?,)*
+                })
             }
         }
     };

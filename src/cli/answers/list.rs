@@ -6,14 +6,14 @@ use super::{query, unknown};
 use crate::cli::Outcome;
 use crate::cli::arguments::ListAnswers;
 use crate::cli::error::CliError;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs;
 use crate::report;
 use crate::store::{FilterColumn, RecommendationFilter, StoredRecommendation};
 
 /// Lists answers, or shows the one that is named.
 pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError> {
-    let style = style::stdout(false);
+    let style = output::style(false);
     if let Some(id) = &arguments.id {
         let answer = query(&arguments.kept, async |db| jobs::followed(db, id).await)?;
         let answer = answer.ok_or_else(|| unknown("ID", id))?;

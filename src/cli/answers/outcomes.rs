@@ -10,7 +10,7 @@ use super::{query, unknown};
 use crate::cli::Outcome;
 use crate::cli::arguments::{ListOutcomes, TellOutcome};
 use crate::cli::error::CliError;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::{self, OutcomeStatus, ReportedOutcome, Reporter};
 use crate::limits::AnyValue;
 use crate::model::{Digest, RequestError};
@@ -47,7 +47,7 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
     match told {
         OutcomeStatus::New(outcome) | OutcomeStatus::Again(outcome) => {
             output::answer(arguments.json, &outcome, || {
-                report::outcome(&outcome, &style::stdout(false))
+                report::outcome(&outcome, &output::style(false))
             })?;
             Ok(Outcome::Answered)
         }
@@ -62,7 +62,7 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
 /// Lists outcomes, or what was learnt.
 pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError> {
     let limit = arguments.limit;
-    let style = style::stdout(false);
+    let style = output::style(false);
     if let Some(id) = &arguments.id {
         let listed = query(&arguments.kept, async |db| {
             jobs::outcomes(db, id, None, limit).await

@@ -5,7 +5,7 @@ use crate::cli::Outcome;
 use crate::cli::arguments::{DatabaseFlags, Fit, Format};
 use crate::cli::error::CliError;
 use crate::cli::storage::with_database;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::{self, FitEngine, JobError};
 use crate::model::{Request, RequestDocument};
 use crate::report;
@@ -48,7 +48,7 @@ pub(in crate::cli) fn stored(
         return Err(CliError::flag("--stored", problem));
     };
     output::answer(is_json, &near, || {
-        report::near(&near, &style::stdout(false))
+        report::near(&near, &output::style(false))
     })?;
     Ok(Outcome::Answered)
 }

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use super::{DatabaseFlags, help};
+use super::DatabaseFlags;
 use crate::alloc::MemoryLimit;
 use crate::search::ask_tell::Outcome;
 
 #[derive(Debug, Args)]
-#[command(after_help = help::OUTCOME)]
 pub(in crate::cli) struct TellOutcome {
     /// The id of the answer that you used: of the fit, or of one of its recommendations.
     #[arg(value_name = "ID")]
@@ -97,7 +96,6 @@ impl How {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::OUTCOMES)]
 pub(in crate::cli) struct ListOutcomes {
     /// The id of a fit or a recommendation; without it, a line for each model and card.
     #[arg(value_name = "ID")]
@@ -116,7 +114,6 @@ pub(in crate::cli) struct ListOutcomes {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::ANSWERS)]
 pub(in crate::cli) struct ListAnswers {
     /// The id of a fit or a recommendation, to see the whole of it.
     #[arg(value_name = "ID")]

@@ -19,7 +19,6 @@ pub(in crate::cli) struct AskCudnn {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "yes",
-        hide_env = true
     )]
     pub(in crate::cli) ask_cudnn: Option<OsString>,
 }
@@ -34,7 +33,6 @@ pub(in crate::cli) struct Timeouts {
         env = "BATCHFIT_PROBE_DEADLINE",
         value_name = "SECONDS",
         default_value_t = 180,
-        hide_env = true,
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     probe_deadline: u64,
@@ -53,7 +51,6 @@ pub(in crate::cli) struct Timeouts {
         long,
         env = "BATCHFIT_GPU_WAIT",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 900
     )]
     gpu_wait: u64,
@@ -63,11 +60,11 @@ impl Timeouts {
     pub(in crate::cli) fn deadlines(&self) -> Deadlines {
         let open = Duration::from_secs(self.open_deadline);
         Deadlines {
-            start: Deadlines::default().start.min(open),
+            start: Deadlines::USUAL.start.min(open),
             open,
             probe: Duration::from_secs(self.probe_deadline),
             turn: Duration::from_secs(self.gpu_wait),
-            ..Deadlines::default()
+            ..Deadlines::USUAL
         }
     }
 }

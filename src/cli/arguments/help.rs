@@ -3,6 +3,7 @@
 //! `--help` has a line for each flag, below headings; `-h` names the same flags, several in a line, so that both
 //! fit a screen. Both are made from the flags themselves.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgAction, Command};
@@ -26,150 +27,11 @@ const LONG: [&str; 9] = [
     "record-workspaces",
 ];
 
-pub(super) const ALL: &str = "\
-Examples:
-  batchfit fit resnet50 --on rtx4090 --amp fp16 --target 1024
-  batchfit fit ./config.json --on a100-80g --seq-len 512,1024 --checkpoint none,per_block
-
-Exit codes: 0 answered; 2 bad input, also a file that cannot be read or written; 3 nothing fits;
-4 device trouble; 1 the answer could not be written to stdout, or batchfit itself failed.";
-
-pub(super) const FIT: &str = "\
-Examples:
-  batchfit fit resnet50 --on rtx4090 --amp fp16 --target 1024
-  batchfit fit ./config.json --on a100-80g --seq-len 512,1024 --checkpoint none,per_block
-  eval \"$(batchfit fit resnet50 --on a100 --target 1024 --format env)\" || exit
-
-Without --on and without a GPU: a table over the common cards. Flags override a request.
-Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 device trouble; 1 stdout cannot be written.";
-
-pub(super) const ANSWERS: &str = "\
-Examples:
-  batchfit answers --gpu \"NVIDIA H200\"
-  batchfit answers 1mk3v7q0h5c2d8xw --json
-
-`batchfit fit --again ID` answers an outdated one again.
-Exit codes: 0 listed; 2 bad input, or no such answer; 1 the database does not answer.";
-
-pub(super) const OUTCOME: &str = "\
-Examples:
-  batchfit outcome 1mk3v7q0h5c2d8xw --batch 64 --outcome fits --peak-reserved 23622320128 --steps 500 \\
-    --gpu \"NVIDIA H200\" --pytorch 2.11.0
-  batchfit outcome 1mk3v7q0h5c2d8xw - < outcome.json
-
-In Python: `with batchfit.outcome(ID, batch=64) as run: train()`.
-Exit codes: 0 kept; 2 bad input, or no such answer; 1 the database does not answer.";
-
-pub(super) const OUTCOMES: &str = "\
-Examples:
-  batchfit outcomes
-  batchfit outcomes 1mk3v7q0h5c2d8xw --json
-
-Exit codes: 0 listed; 2 bad input, or no such answer; 1 the database does not answer.";
-
-pub(super) const EXPORT: &str = "\
-Examples:
-  batchfit export my_module:build --batch \"x=f32[B,64]\" \"y=i64[B]\" --loss cross_entropy -o net.json.gz
-  batchfit export --hf ./config.json --seq-len 1024 -o model.json.gz
-
-It runs `python -m batchfit.export` with these arguments. Where batchfit's Python package is installed,
-`batchfit export --help` lists all of them; in a clone of the repository,
-`pip install './clients/python[torch]'` installs it with PyTorch.
-Exit codes: 0 written; 2 bad input, or Python, the package or PyTorch is missing.";
+/// What stands below the flags of a command: `== `, its name, and the text behind that.
+const BELOW: &str = include_str!("help.txt");
 
 /// Commands that pass all flags on, `--help` as well.
 const PASS_ON: [&str; 1] = ["export"];
-
-pub(super) const PROBE: &str = "\
-Examples:
-  batchfit probe resnet50 --on rtx4090 --amp fp16 --batch 64
-  batchfit probe graph.pt2 --device cuda:0 --batch 8 --json
-
-Exit codes: 0 the batch fits, with retries or without; 2 bad input; 3 it runs out of memory;
-4 device trouble, or --explain names something; 1 stdout cannot be written.";
-
-pub(super) const SOAK: &str = "\
-Examples:
-  batchfit soak gpt2 --on a100-40g --batch 16 --steps 1000 --epoch 250 --last-batch 5
-  batchfit soak bert-base-uncased --on rtx4090 --batch 32 --seq-len 32-512:8 --validation-batch 64 --epoch 250
-
-Each step draws one of the lengths, as often as the samples have it (64:900,512:30). On simulated cards.
-Exit codes: 0 the batch is safe; 2 bad input; 3 it needs retries or runs out of memory;
-1 stdout cannot be written.";
-
-pub(super) const PROGRAM: &str = "\
-Examples:
-  batchfit program resnet50 --on h200 --batch 4
-  batchfit program graph.pt2 --on h200 --batch 4 --compare snapshot.pickle";
-
-pub(super) const REPLAY: &str = "\
-TRACE is a memory snapshot of PyTorch:
-
-  torch.cuda.memory._record_memory_history()
-  ...  # train a few steps
-  torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")
-
-or a trace as text: a header `# {\"total\": BYTES, \"limit\": BYTES, \"alloc_conf\": TEXT}`, then lines
-of `action address size stream`. Either may be compressed with gzip.
-
-Examples:
-  batchfit replay snapshot.pickle --memory-limit 12GiB --compare
-  batchfit replay trace.txt.gz --allocator expandable_segments:True --svg memory.svg
-  batchfit replay snapshot.pickle --events events.json
-
-Under the recorded limit and settings every event is compared with the recording; otherwise the
-requests are put to simulated memory. Exit codes: 0 answered, also when memory runs out; 2 bad
-input; 1 stdout cannot be written.";
-
-pub(super) const SEARCH: &str = "\
-Examples:
-  batchfit search -- python train.py --steps 3 --batch-size {batch}
-  batchfit search --target 1024 --timeout 600 -- ./train.sh {batch}
-
-The batch fits if CMD exits with 0. It ran out of memory if a line of output says so, or with the exit
-code --oom-exit. Anything else is a crash; three in a row end the search. A command that prints
-`batchfit: peak_reserved_bytes=N` is never run out of memory under --memory-limit; one that prints
-`batchfit: num_alloc_retries=N` gets a batch without retries. Processes that a run leaves are killed.
-Exit codes: 0 answered; 2 bad input; 3 nothing fits; 4 crashes; 130 interrupted.";
-
-pub(super) const RUN: &str = "\
-Examples:
-  batchfit run --on rtx4090 -- python train.py
-  batchfit run --on h100 --gpus 8 --steps 5 --report memory -- python train.py --batch-size 16
-
-The script runs on your own PyTorch, and nothing is computed: losses and times mean nothing. What the
-script prints goes to stderr.
-Exit codes: 0 it fits, with retries or without; 2 bad input; 3 it runs out of memory; 4 nothing used
-the GPU; 124 --timeout; 137 --host-memory; 130 interrupted; another: the script failed with it.";
-
-pub(super) const SERVE: &str = "\
-Examples:
-  batchfit serve --listen 127.0.0.1:8080
-  curl -H 'Prefer: wait=10' http://127.0.0.1:8080/v1/fits \\
-    -d '{\"model\": {\"preset\": \"resnet50\"}, \"device\": \"sim:h200\"}'";
-
-pub(super) const AGENT: &str = "\
-Examples:
-  batchfit agent --server http://batchfit.lan:8080 --key-file /etc/batchfit/key
-  batchfit agent --server http://127.0.0.1:8080 --name node1 --simulate h100-80g,h100-80g
-  batchfit agent --server http://batchfit.lan:8080 --once --wait 300
-
-A second SIGTERM, or the end of --grace, hands running work back at once.
-Exit codes: 0 ended by SIGTERM, or --once answered one; 5 --once found no work; 2 bad input; 4 no GPU;
-1 the service refuses the agent.";
-
-pub(super) const AGENTS: &str = "\
-Examples:
-  batchfit agents --server http://batchfit.lan:8080
-  batchfit agents drain node7
-  batchfit agents cordon node7 && batchfit agents uncordon node7
-
-Exit codes: 0 done; 2 bad input, or no such agent; 1 the service cannot be reached, or refuses.";
-
-pub(super) const MAN: &str = "\
-Examples:
-  batchfit man | man -l -
-  batchfit man ~/.local/share/man/man1";
 
 /// The command with our help: with `is_brief`, what `-h` says.
 pub(super) fn with_help(command: Command, is_brief: bool) -> Command {
@@ -236,9 +98,34 @@ fn grouped(command: &Command) -> String {
     text
 }
 
-/// The command with our flags for help and version, and with every flag below a heading.
+/// Environment variables that stand in `--help`.
+const SHOWN: [&str; 7] = [
+    "BATCHFIT_LISTEN",
+    "BATCHFIT_ALLOWED_HOST",
+    "BATCHFIT_CALIBRATIONS",
+    "BATCHFIT_LOCKS",
+    "BATCHFIT_KERNEL_CACHE",
+    "BATCHFIT_FAULT",
+    "BATCHFIT_FAULT_ONCE",
+];
+
+pub(super) fn with_variables_hidden(command: Command) -> Command {
+    let hidden = |flag: Arg| {
+        let variable = flag.get_env().and_then(OsStr::to_str);
+        let is_hidden = !variable.is_some_and(|name| SHOWN.contains(&name));
+        flag.hide_env(is_hidden)
+    };
+    command
+        .mut_args(hidden)
+        .mut_subcommands(with_variables_hidden)
+}
+
+/// The command with our flags for help and version, with every flag below a heading, and with what stands below them.
 fn with_common_flags(command: Command) -> Command {
+    let mut texts = BELOW.split("== ").filter_map(|part| part.split_once('\n'));
+    let below = texts.find(|(name, _)| *name == command.get_name());
     let command = command.disable_help_flag(true).disable_version_flag(true);
+    let command = command.after_help(below.map(|(_, text)| text.trim_end()));
     let command = if PASS_ON.contains(&command.get_name()) {
         command
     } else {

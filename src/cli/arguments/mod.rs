@@ -2,7 +2,6 @@
 
 mod answers;
 mod calibrate;
-mod fit;
 mod gpu;
 mod help;
 pub(in crate::cli) mod hints;
@@ -28,11 +27,10 @@ use crate::cli::service::config;
 use crate::cli::terminal::output;
 pub(in crate::cli) use answers::{ListAnswers, ListOutcomes, TellOutcome};
 pub(in crate::cli) use calibrate::{BATCHES, Calibrate};
-pub(in crate::cli) use fit::{Fit, Format};
 pub(in crate::cli) use gpu::{AskCudnn, Timeouts};
 pub(in crate::cli) use hints::{one_batch, pasted, with_card};
 pub(in crate::cli) use internal::{Answer, RecordWorkspaces, Worker};
-pub(in crate::cli) use question::{Batch, RequestFlags};
+pub(in crate::cli) use question::{Batch, Fit, Format, RequestFlags};
 pub(in crate::cli) use recorder::{ModuleFlags, RecorderFlags};
 pub(in crate::cli) use search::{Search, SearchFormat};
 pub(in crate::cli) use service::{
@@ -44,7 +42,7 @@ pub(in crate::cli) use virtual_gpu::Run;
 /// Finds the largest batch that fits a GPU safely, and the gradient-accumulation steps that make the
 /// batch you want.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100, after_help = help::ALL)]
+#[command(version, propagate_version = true, max_term_width = 100)]
 pub(in crate::cli) struct Arguments {
     /// What to do.
     #[command(subcommand)]
@@ -55,7 +53,6 @@ pub(in crate::cli) struct Arguments {
         env = "BATCHFIT_LOG",
         value_name = "FILTER",
         global = true,
-        hide_env = true,
         help_heading = "Options"
     )]
     pub(in crate::cli) log: Option<Targets>,
@@ -65,7 +62,6 @@ pub(in crate::cli) struct Arguments {
         env = "BATCHFIT_LOG_FORMAT",
         value_name = "FORMAT",
         global = true,
-        hide_env = true,
         hide_possible_values = true,
         default_value = "text",
         hide_default_value = true,
@@ -215,7 +211,7 @@ fn commands() -> clap::Command {
         }
         command
     };
-    Arguments::command()
+    let command = Arguments::command()
         .mut_subcommand("fit", |fit| {
             fit.mut_arg("what", |what| {
                 what.required_unless_present_any(["module", "again"])
@@ -223,7 +219,8 @@ fn commands() -> clap::Command {
         })
         .mut_subcommand("agents", of_server)
         .mut_subcommand("keys", everywhere)
-        .mut_subcommand("db", everywhere)
+        .mut_subcommand("db", everywhere);
+    help::with_variables_hidden(command)
 }
 
 #[derive(Debug, Subcommand)]
@@ -302,16 +299,15 @@ pub(in crate::cli) enum Command {
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct DatabaseFlags {
     /// Where answers are kept, if not in your data folder.
-    #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_DATABASE", value_name = "URL")]
     pub(in crate::cli) database: Option<String>,
 }
 
 /// Everything but the interpreter is the exporter's own: it is passed on as it is.
 #[derive(Debug, Args)]
-#[command(after_help = help::EXPORT)]
 pub(in crate::cli) struct Export {
     /// The Python that has batchfit's package, if neither the one beside this program nor python3.
-    #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_PYTHON", value_name = "PYTHON")]
     pub(in crate::cli) python: Option<OsString>,
     /// What the exporter is told: see below.
     #[arg(
@@ -323,7 +319,6 @@ pub(in crate::cli) struct Export {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROBE)]
 pub(in crate::cli) struct Probe {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -357,7 +352,6 @@ pub(in crate::cli) struct ProbeOutput {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::REPLAY)]
 pub(in crate::cli) struct Replay {
     /// A memory snapshot of PyTorch or a trace, compressed or not; `-` reads it from stdin.
     #[arg(value_name = "TRACE")]
@@ -383,7 +377,6 @@ pub(in crate::cli) struct Replay {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::PROGRAM)]
 pub(in crate::cli) struct Program {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,
@@ -463,7 +456,6 @@ pub(in crate::cli) struct Completions {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::MAN)]
 pub(in crate::cli) struct ManPages {
     /// Where to write batchfit.1, batchfit-fit.1 and so on; the folder must exist.
     #[arg(value_name = "FOLDER")]

@@ -13,12 +13,7 @@ use crate::worker::ModuleToRecord;
 #[command(next_help_heading = "Search")]
 pub(in crate::cli) struct RecorderFlags {
     /// A Python with PyTorch and batchfit, to record unknown operators.
-    #[arg(
-        long,
-        env = "BATCHFIT_RECORDER",
-        value_name = "PYTHON",
-        hide_env = true
-    )]
+    #[arg(long, env = "BATCHFIT_RECORDER", value_name = "PYTHON")]
     pub(in crate::cli) recorder: Option<PathBuf>,
 }
 

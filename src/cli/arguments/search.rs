@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{DatabaseFlags, help};
+use super::DatabaseFlags;
 
 /// How the answer to a search is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -38,7 +38,6 @@ const ASK_TELL_CONFLICTS: [&str; 13] = [
 
 #[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
 #[derive(Debug, Args)]
-#[command(after_help = help::SEARCH)]
 pub(in crate::cli) struct Search {
     /// A command that trains a few steps, after `--`; `{batch}` stands for the batch.
     #[arg(value_name = "CMD", required_unless_present = "ask_tell", last = true)]

@@ -4,12 +4,11 @@ use clap::error::Error;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 use super::question::{arguments, set_members};
-use super::{AskCudnn, Batch, RequestFlags, help};
+use super::{AskCudnn, Batch, RequestFlags};
 use crate::cli::question::FlagValue;
 use crate::model::members::Heading;
 
 #[derive(Debug, Args)]
-#[command(after_help = help::SOAK)]
 pub(in crate::cli) struct Soak {
     #[command(flatten)]
     pub(in crate::cli) question: RequestFlags,

@@ -8,11 +8,10 @@ use clap::Args;
 
 use super::search::seconds;
 use super::service::bytes;
-use super::{AskCudnn, DatabaseFlags, help};
+use super::{AskCudnn, DatabaseFlags};
 use crate::virtual_gpu::MOST_GPUS;
 
 #[derive(Debug, Args)]
-#[command(after_help = help::RUN)]
 pub(in crate::cli) struct Run {
     /// The command that trains, as you would run it on the GPU, after `--`.
     #[arg(value_name = "CMD", required = true, last = true)]

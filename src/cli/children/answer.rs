@@ -7,7 +7,7 @@ use std::io::BufReader;
 use super::worker::watched_stdin;
 use crate::cli::Outcome;
 use crate::cli::arguments::Answer;
-use crate::cli::devices::engine;
+use crate::cli::engine;
 use crate::cli::error::CliError;
 use crate::jobs;
 

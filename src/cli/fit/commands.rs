@@ -11,7 +11,7 @@ use crate::model::Mode;
 /// Most commands that are written.
 const MOST: usize = 4;
 
-/// Whether nothing fits, and changes are not tried yet that could help.
+/// Whether changes are not tried yet that could help, where nothing fits.
 pub(super) fn is_asked_for(result: &FitResult) -> bool {
     let trains = result
         .variants
@@ -19,10 +19,7 @@ pub(super) fn is_asked_for(result: &FitResult) -> bool {
         .is_some_and(|one| !one.training.recorded && one.training.mode == Mode::Train);
     let is_plain =
         result.lengths.is_none() && result.soak.is_none() && result.suggested_for.is_none();
-    result.recommendation.micro_batch == 0
-        && trains
-        && is_plain
-        && result.environment.device.starts_with("sim:")
+    trains && is_plain && result.environment.device.starts_with("sim:")
 }
 
 /// The suggestions that reach what is wanted.

@@ -1,7 +1,6 @@
 //! `batchfit fit`: computes, stores where it can, and prints.
 
 mod commands;
-mod progress;
 
 use std::borrow::Cow;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -10,14 +9,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
+use tempfile::TempPath;
 use tracing::info;
 
 use super::arguments::{DatabaseFlags, Fit, Format};
-use super::devices::engine;
 use super::error::CliError;
 use super::question::{self, ParsedArgs};
-use super::{Outcome, answers, devices, python, storage};
-use crate::cli::terminal::{output, style};
+use super::{Outcome, answers, engine, python, recorder, storage};
+use crate::cli::terminal::output::{self, ProgressLine};
 use crate::device::sim::Card;
 use crate::jobs::{
     self, DeviceKind, Engine as _, EngineError, FitDocument, FitEngine, FitResult, Isolation,
@@ -27,7 +26,6 @@ use crate::limits::Cancel;
 use crate::model::{DeviceChoice, HeadroomCalibration, Request, nicknames};
 use crate::report::{self, Answer, Form, ShownRequest, Style};
 use crate::store::{Db, Time};
-use progress::ProgressLine;
 
 /// More lengths than are answered in a second or two.
 const MANY_LENGTHS: usize = 64;
@@ -42,9 +40,9 @@ struct Answered {
 pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
     let format = arguments.output.format();
     let shown = ProgressLine::new(format);
-    let own = python::export::own(arguments)?;
+    let own = own(arguments)?;
     shown.say("reading the model");
-    let recorder = devices::recorder(&arguments.recorder, &arguments.module)?;
+    let recorder = recorder(&arguments.recorder, &arguments.module)?;
     let is_module = recorder.as_ref().is_some_and(|it| it.module.is_some());
     let soak = ("--soak", "soak");
     let mut course = question::members(soak, arguments.soak.as_deref())?;
@@ -124,20 +122,34 @@ pub(super) fn run(arguments: &Fit) -> Result<Outcome, CliError> {
         let unwritable = CliError::unwritable(path);
         std::fs::write(path, json).map_err(unwritable)?;
     }
-    let style = style::stdout(arguments.output.verbose);
+    let style = output::style(arguments.output.verbose);
     print(
         format,
         &answers,
         (no_gpu.as_deref(), assumes_length),
         &style,
     )?;
-    if let ([only], Format::Text) = (answers.as_slice(), format) {
+    if let ([only], Format::Text) = (answers.as_slice(), format)
+        && !only.result.suggestions.is_empty()
+    {
         output::text(&commands::to_paste(&only.result))?;
     }
     if let ([only], Format::Text, true) = (answers.as_slice(), format, arguments.output.why) {
         output::text(&report::why(&only.result, &style))?;
     }
     Ok(outcome)
+}
+
+/// The graph of a module of the user's own: a model's name has no colon, and no loss nor batch of its own.
+fn own(arguments: &Fit) -> Result<Option<TempPath>, CliError> {
+    let what = arguments.question.own.what.as_deref();
+    let may_be_own = what.is_some_and(|what| what.to_string_lossy().contains(':'))
+        || arguments.module.loss.is_some()
+        || !arguments.module.tensors.is_empty();
+    if may_be_own {
+        return python::export::own(arguments);
+    }
+    Ok(None)
 }
 
 /// Says what takes long where many lengths are asked about.
@@ -205,7 +217,7 @@ fn answer_all(
     for (index, mut request) in asked.questions.into_iter().enumerate() {
         let (variants, about) = (request.variants.clone(), request.device.to_string());
         let show = |progress: Progress| {
-            let note = progress::progress_text(&progress.note, &variants);
+            let note = output::progress_text(&progress.note, &variants);
             shown.say(&match count {
                 1 => note,
                 _ => format!("{} of {count}, {about}: {note}", index + 1),
@@ -231,6 +243,7 @@ fn answer_all(
         let result = result.and_then(|mut result| {
             if arguments.output.format() == Format::Text
                 && count == 1
+                && result.recommendation.micro_batch == 0
                 && commands::is_asked_for(&result)
             {
                 engine.suggest(&request, &mut result, &work)?;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::Outcome;
 use crate::cli::error::CliError;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::device::Capability;
 use crate::device::cuda::plan::{self, Gap, Target};
 use crate::device::cuda::{Gpu, GpuError};
@@ -67,7 +67,7 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
                 &of.variant,
                 of.generated_kernels,
                 &of.gaps,
-                &style::stdout(false),
+                &output::style(false),
             );
             output::text(&text)?;
         }

@@ -5,17 +5,16 @@ mod explain;
 use std::fs;
 
 use super::arguments::Probe;
-use super::devices::engine;
 use super::error::CliError;
-use super::{Outcome, devices, question};
-use crate::cli::terminal::{output, style};
+use super::{Outcome, engine, question, recorder_of_graphs};
+use crate::cli::terminal::output;
 use crate::jobs::Engine as _;
 use crate::limits::Cancel;
 use crate::probe::{Detail, Verdict};
 use crate::report;
 
 pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
-    let recorder = devices::recorder_of_graphs(&arguments.recorder);
+    let recorder = recorder_of_graphs(&arguments.recorder);
     let asked = question::read(&arguments.question)?.with_recorder(recorder.is_some());
     let (request, origin) = asked.of_one_length()?;
     let (batch, json) = (arguments.batch.batch, arguments.output.json);
@@ -40,7 +39,7 @@ pub(super) fn run(arguments: &Probe) -> Result<Outcome, CliError> {
     if json {
         output::json(&report)?;
     } else {
-        output::text(&report::probe(&report, &style::stdout(false)))?;
+        output::text(&report::probe(&report, &output::style(false)))?;
     }
     Ok(match report.verdict {
         Verdict::OutOfMemory => Outcome::NothingFits,

@@ -6,7 +6,7 @@ use crate::cli::Outcome;
 use crate::cli::arguments::RecordCheck;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::model::RequestError;
 use crate::recorded::{Check, Sequence, read};
 use crate::replay::Bounds;
@@ -30,7 +30,7 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
     let check = Check::of(sequences, against.as_ref())
         .map_err(|error| CliError::Invalid(RequestError::at("", error.to_string())))?;
     output::answer(arguments.json, &check, || {
-        report::recordings(&check, &style::stdout(false))
+        report::recordings(&check, &output::style(false))
     })?;
     Ok(Outcome::Answered)
 }

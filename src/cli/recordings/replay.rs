@@ -9,8 +9,8 @@ use crate::cli::Outcome;
 use crate::cli::arguments::Replay;
 use crate::cli::error::CliError;
 use crate::cli::question::{files::read_bytes, size};
-use crate::cli::terminal::{output, style};
-use crate::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
+use crate::cli::terminal::output;
+use crate::replay::{Bounds, ReplayOptions, read, replay};
 use crate::report;
 
 pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
@@ -39,7 +39,7 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
         source,
     })?;
     let replay = replay(&recording, &asked).map_err(CliError::Fraction)?;
-    let mut document = ReplayReport::of(&recording, &replay);
+    let mut document = replay.report;
     if let (Some(path), Some(events)) = (&arguments.events, document.events.take()) {
         output::json_file(path, &events)?;
     }
@@ -47,7 +47,7 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
         fs::write(path, report::replay_svg(&document)).map_err(CliError::unwritable(path))?;
     }
     output::answer(arguments.json, &document, || {
-        report::replay(&document, &style::stdout(false))
+        report::replay(&document, &output::style(false))
     })?;
     Ok(Outcome::Answered)
 }

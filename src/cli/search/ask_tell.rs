@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::cli::arguments::DatabaseFlags;
-use crate::cli::devices::engine;
+use crate::cli::engine;
 use crate::cli::error::CliError;
 use crate::cli::question::files::read_bytes;
 use crate::cli::terminal::output;
@@ -41,7 +41,7 @@ const IN_MEMORY: &str = "sqlite::memory:";
 
 /// Answers lines until there are no more.
 pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
-    let engine = engine(Deadlines::default())?;
+    let engine = engine(Deadlines::USUAL)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -231,10 +231,7 @@ fn skip_line(lines: &mut impl BufRead) -> io::Result<()> {
 
 /// Reads a line, within bounds.
 fn read(line: &[u8]) -> Result<Value, Problem> {
-    let malformed = |detail: String| Problem {
-        pointer: Some(String::new()),
-        ..Problem::new(Code::BodyMalformed, detail)
-    };
+    let malformed = |detail: String| Problem::of_body(Code::BodyMalformed, detail);
     let (read, excess) = with_budget(MEMORY, || serde_json::from_slice::<AnyValue>(line));
     if excess.is_some() {
         let detail = format!(

@@ -18,7 +18,7 @@ use super::Outcome;
 use super::arguments::{Search, SearchFormat};
 use super::error::CliError;
 use super::question::size;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::SearchDocument;
 use crate::limits::Cancel;
 use crate::model::RequestError;
@@ -26,8 +26,9 @@ use crate::report;
 use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
 use crate::units::Bytes;
+use crate::virtual_gpu::Ending;
 use command::Template;
-use run::{End, FinishedRun};
+use run::FinishedRun;
 use verdict::Rules;
 
 pub(super) fn run(arguments: &Search) -> Result<Outcome, CliError> {
@@ -97,7 +98,7 @@ fn lead(
         let began = Instant::now();
         let command = run::command(&template.at(batch))?;
         let ran = run::run(command, rules, arguments.quiet, interrupted)?;
-        if matches!(ran.end, End::Interrupted) {
+        if matches!(ran.ending, Ending::Interrupted) {
             return Ok(said);
         }
         let observation = rules.judge(batch, &ran);
@@ -123,7 +124,7 @@ fn came_of(observation: &Observation, ran: &FinishedRun) -> String {
                 "" => String::new(),
                 line => format!(", its last line being {line:?},"),
             };
-            format!("batch {batch} crashed ({}){last}", ran.end)
+            format!("batch {batch} crashed ({}){last}", run::told(ran.ending))
         }
     }
 }
@@ -165,7 +166,7 @@ fn print(
         SearchFormat::Json => output::json(document)?,
         SearchFormat::Text if outcome == Outcome::Interrupted => {}
         SearchFormat::Text => {
-            let style = style::stdout(arguments.verbose);
+            let style = output::style(arguments.verbose);
             output::text(&report::search(&template.shown(), document, &style))?;
         }
         SearchFormat::Env if outcome == Outcome::Answered => {

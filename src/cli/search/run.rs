@@ -1,7 +1,6 @@
 //! One run of the command: its output, its time, its end, and the end of all that it started.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io::{self, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,6 +18,7 @@ use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::limits::Cancel;
 use crate::units::Bytes;
+use crate::virtual_gpu::Ending;
 use crate::worker::{SuspendAwareDeadline, reap, supervised};
 
 /// How often a wait looks whether the run is over or was asked to stop.
@@ -37,37 +37,21 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How much is read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum End {
-    /// With this code.
-    Exit(i32),
-    /// By this signal.
-    Signal(i32),
-    /// Not by itself within its time.
-    TookTooLong,
-    /// Not by itself within its part of the host's memory.
-    TookTooMuch,
-    /// It was asked to stop.
-    Interrupted,
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            End::Exit(code) => write!(f, "exit code {code}"),
-            End::Signal(signal) => write!(f, "signal {signal}"),
-            End::TookTooLong => f.write_str("it took too long and was ended"),
-            End::TookTooMuch => f.write_str("it took too much host memory and was ended"),
-            End::Interrupted => f.write_str("interrupted"),
-        }
+/// How a run ended, in words.
+pub(super) fn told(ending: Ending) -> String {
+    match ending {
+        Ending::Exit(code) => format!("exit code {code}"),
+        Ending::Signal(signal) => format!("signal {signal}"),
+        Ending::TookTooLong => "it took too long and was ended".to_owned(),
+        Ending::TookTooMuch => "it took too much host memory and was ended".to_owned(),
+        Ending::Interrupted => "interrupted".to_owned(),
     }
 }
 
 /// What came of a run.
 #[derive(Debug)]
 pub(in crate::cli) struct FinishedRun {
-    pub(in crate::cli) end: End,
+    pub(in crate::cli) ending: Ending,
     pub(in crate::cli) output: RunOutput,
 }
 
@@ -142,41 +126,41 @@ pub(in crate::cli) fn run(
     }
     let output = output.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(FinishedRun {
-        end: stopped.unwrap_or_else(|| ended(status)),
+        ending: stopped.unwrap_or_else(|| ended(status)),
         output: output.clone(),
     })
 }
 
 /// Waits until the run ends by itself, or says why it shall.
-fn wait(child: &mut Child, rules: &Rules, interrupted: &Cancel) -> Option<End> {
+fn wait(child: &mut Child, rules: &Rules, interrupted: &Cancel) -> Option<Ending> {
     let began = Instant::now();
     for look in 0_u64.. {
         if has_ended(child) {
             return None;
         }
         if interrupted.is_cancelled() {
-            return Some(End::Interrupted);
+            return Some(Ending::Interrupted);
         }
         let holds_more = |most: Bytes| supervised::holds_more(child, most.0);
         if look.is_multiple_of(MEMORY_POLLS) && rules.host_memory.is_some_and(holds_more) {
-            return Some(End::TookTooMuch);
+            return Some(Ending::TookTooMuch);
         }
         if rules
             .patience
             .is_some_and(|patience| began.elapsed() >= patience)
         {
-            return Some(End::TookTooLong);
+            return Some(Ending::TookTooLong);
         }
         thread::sleep(POLL);
     }
     None
 }
 
-fn ended(status: ExitStatus) -> End {
+fn ended(status: ExitStatus) -> Ending {
     match (status.code(), signal(status)) {
-        (Some(code), _) => End::Exit(code),
-        (None, Some(signal)) => End::Signal(signal),
-        (None, None) => End::Exit(1),
+        (Some(code), _) => Ending::Exit(code),
+        (None, Some(signal)) => Ending::Signal(signal),
+        (None, None) => Ending::Exit(1),
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use memchr::memmem;
 use regex_lite::{Regex, RegexBuilder};
 
-use super::run::{End, FinishedRun};
+use super::run::FinishedRun;
 use crate::cli::arguments::Search;
 use crate::cli::error::CliError;
 use crate::search::ask_tell::{Observation, Outcome};
 use crate::units::Bytes;
+use crate::virtual_gpu::Ending;
 
 /// What frameworks say when a device's memory runs out: PyTorch (`OutOfMemoryError`, `CUDA error: out of memory`, allocation
 /// failures of its libraries), JAX (`RESOURCE_EXHAUSTED: Out of memory`), TensorFlow (`ResourceExhaustedError`, `OOM when
@@ -81,8 +82,8 @@ impl Rules {
     pub(super) fn judge(&self, batch: u64, ran: &FinishedRun) -> Observation {
         let is_oom_exit = self
             .exit
-            .is_some_and(|exit| ran.end.code() == Some(i32::from(exit)));
-        let outcome = if ran.end.code() == Some(0) {
+            .is_some_and(|exit| exit_code(ran.ending) == Some(i32::from(exit)));
+        let outcome = if exit_code(ran.ending) == Some(0) {
             if ran.output.has_retries {
                 Outcome::FitsWithRetries
             } else {
@@ -110,14 +111,12 @@ pub(super) fn says(pattern: &Regex, line: &[u8]) -> bool {
         && pattern.is_match(&String::from_utf8_lossy(line))
 }
 
-impl End {
-    /// The exit code as a shell has it: 128 and the signal for what a signal ended.
-    fn code(self) -> Option<i32> {
-        match self {
-            End::Exit(code) => Some(code),
-            End::Signal(signal) => Some(128 + signal),
-            End::TookTooLong | End::TookTooMuch | End::Interrupted => None,
-        }
+/// The exit code as a shell has it: 128 and the signal for what a signal ended.
+fn exit_code(ending: Ending) -> Option<i32> {
+    match ending {
+        Ending::Exit(code) => Some(code),
+        Ending::Signal(signal) => Some(128 + signal),
+        Ending::TookTooLong | Ending::TookTooMuch | Ending::Interrupted => None,
     }
 }
 
@@ -135,9 +134,9 @@ mod tests {
         }
     }
 
-    fn judged(rules: &Rules, end: End, says: &str) -> Outcome {
+    fn judged(rules: &Rules, ending: Ending, says: &str) -> Outcome {
         let ran = FinishedRun {
-            end,
+            ending,
             output: RunOutput {
                 out_of_memory: super::says(&rules.pattern, says.as_bytes()),
                 ..RunOutput::default()
@@ -167,7 +166,7 @@ mod tests {
             "Out of memory allocating 12 bytes",
         ] {
             assert_eq!(
-                judged(&rules(None), End::Exit(1), says),
+                judged(&rules(None), Ending::Exit(1), says),
                 Outcome::OutOfMemory,
                 "{says}"
             );
@@ -178,7 +177,7 @@ mod tests {
             "ValueError: Expected more than 1 value per channel",
         ] {
             assert_eq!(
-                judged(&rules(None), End::Exit(1), says),
+                judged(&rules(None), Ending::Exit(1), says),
                 Outcome::Crashed,
                 "{says}"
             );
@@ -188,27 +187,36 @@ mod tests {
     #[test]
     fn the_exit_code_comes_before_words_and_words_before_silence() {
         let says = "CUDA out of memory";
-        assert_eq!(judged(&rules(None), End::Exit(0), says), Outcome::Fits);
+        assert_eq!(judged(&rules(None), Ending::Exit(0), says), Outcome::Fits);
         // One rank ran out of memory, and the others wait for it for ever.
         assert_eq!(
-            judged(&rules(None), End::TookTooLong, says),
-            Outcome::OutOfMemory
-        );
-        assert_eq!(judged(&rules(None), End::TookTooLong, ""), Outcome::Crashed);
-        assert_eq!(
-            judged(&rules(Some(7)), End::Exit(7), ""),
+            judged(&rules(None), Ending::TookTooLong, says),
             Outcome::OutOfMemory
         );
         assert_eq!(
-            judged(&rules(Some(7)), End::Exit(1), says),
+            judged(&rules(None), Ending::TookTooLong, ""),
+            Outcome::Crashed
+        );
+        assert_eq!(
+            judged(&rules(Some(7)), Ending::Exit(7), ""),
             Outcome::OutOfMemory
         );
-        assert_eq!(judged(&rules(Some(7)), End::Exit(8), ""), Outcome::Crashed);
+        assert_eq!(
+            judged(&rules(Some(7)), Ending::Exit(1), says),
+            Outcome::OutOfMemory
+        );
+        assert_eq!(
+            judged(&rules(Some(7)), Ending::Exit(8), ""),
+            Outcome::Crashed
+        );
         // The kernel's own judgement.
         assert_eq!(
-            judged(&rules(Some(137)), End::Signal(9), ""),
+            judged(&rules(Some(137)), Ending::Signal(9), ""),
             Outcome::OutOfMemory
         );
-        assert_eq!(judged(&rules(None), End::Signal(11), ""), Outcome::Crashed);
+        assert_eq!(
+            judged(&rules(None), Ending::Signal(11), ""),
+            Outcome::Crashed
+        );
     }
 }

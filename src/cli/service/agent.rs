@@ -10,10 +10,9 @@ use anyhow::Context as _;
 
 use crate::agent::{self, AgentConfig, Ended, Server, Signals, cards_of, simulated_cards};
 use crate::cli::arguments::{Agent as Flags, ServerFlags};
-use crate::cli::devices::engine;
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
-use crate::cli::{Outcome, devices, interrupts};
+use crate::cli::{Outcome, engine, interrupts, recorder_of_graphs};
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::limits::shorten;
 use crate::model::is_host_name;
@@ -28,8 +27,8 @@ const FOR_ALL: u32 = 0o007;
 pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
     let server = server(&flags.server)?;
     let name = name(flags)?;
-    let engine = engine(flags.patience.deadlines())?
-        .with_recorder(devices::recorder_of_graphs(&flags.recorder));
+    let engine =
+        engine(flags.patience.deadlines())?.with_recorder(recorder_of_graphs(&flags.recorder));
     let cards = cards(flags, &engine)?;
     for card in &cards {
         let simulated = if card.simulated { ", simulated" } else { "" };
@@ -108,8 +107,7 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, CliError> 
     if !flags.simulate.is_empty() {
         return simulated(&flags.simulate);
     }
-    let mut cards =
-        cards_of(&engine.catalogue().devices()).map_err(|missing| CliError::NoCard { missing })?;
+    let mut cards = cards_of(&engine.catalogue().devices()).map_err(CliError::NoCard)?;
     if !flags.devices.is_empty() {
         for wanted in &flags.devices {
             if !cards.iter().any(|card| card.device == *wanted) {

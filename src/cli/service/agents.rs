@@ -8,7 +8,7 @@ use crate::agent::{Server, ServerError, ServerRequest};
 use crate::cli::arguments::{Agents, AgentsCommand};
 use crate::cli::error::CliError;
 use crate::cli::service::agent::server;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::cli::{Outcome, storage};
 use crate::jobs::AgentDocument;
 use crate::limits::shorten;
@@ -48,7 +48,7 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
     }
     let Some(command) = &arguments.command else {
         output::list(arguments.json, &agents, || {
-            report::agents(&agents, &style::stdout(false))
+            report::agents(&agents, &output::style(false))
         })?;
         return Ok(Outcome::Answered);
     };

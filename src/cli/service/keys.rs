@@ -31,7 +31,7 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
             }
             let id = Ids::default().next(now);
             let chance: [u8; 32] = chance()?;
-            let issued = ApiKey::issue(id, name, scope.scope(), &chance, now);
+            let issued = ApiKey::issue(id, name, *scope, &chance, now);
             let (key, text) =
                 issued.map_err(|wrong| CliError::flag("--name", wrong.to_string()))?;
             if !db.add_key(&key).await.map_err(broken)? {

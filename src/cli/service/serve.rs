@@ -9,10 +9,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::cli::arguments::Serve;
-use crate::cli::devices::engine;
 use crate::cli::error::CliError;
 use crate::cli::interrupts::Signals;
-use crate::cli::{Outcome, devices, storage};
+use crate::cli::{Outcome, engine, recorder_of_graphs, storage};
 use crate::http::{self, ConnectionLimits, HostName, Hosts, ListenConfig};
 use crate::jobs::{FitEngine, Limits};
 use crate::store::{Db, Ownership};
@@ -27,7 +26,7 @@ pub(in crate::cli) fn run(arguments: &Serve) -> Result<Outcome, CliError> {
     arguments.keys.check()?;
     use_small_pages();
     let engine = engine(arguments.patience.deadlines())?
-        .with_recorder(devices::recorder_of_graphs(&arguments.recorder));
+        .with_recorder(recorder_of_graphs(&arguments.recorder));
     let served = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
         .and_then(|runtime| {

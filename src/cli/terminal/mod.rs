@@ -2,4 +2,3 @@
 
 pub(in crate::cli) mod output;
 pub(in crate::cli) mod shell;
-pub(in crate::cli) mod style;

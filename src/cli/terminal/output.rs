@@ -1,18 +1,23 @@
-//! The only place that writes answers to stdout and problems to stderr.
+//! The only place that writes answers to stdout and problems to stderr, and says there what is being done; how wide and colourful stdout is.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::env;
 use std::fs;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use batchfit_platform::{file_of, identity, is_open};
+use batchfit_platform::{file_of, identity, is_open, terminal_width};
 use serde::Serialize;
 
+use crate::cli::arguments::Format;
 use crate::cli::error::CliError;
 use crate::http::Problem;
+use crate::model::Variant;
 use crate::report::style::is_harmful;
-use crate::report::{BOLD, DIM, RESET};
+use crate::report::{BOLD, DIM, RESET, Style};
 
 /// Prints text for a person, which ends in a line break.
 pub(in crate::cli) fn text(text: &str) -> Result<(), CliError> {
@@ -170,9 +175,118 @@ pub(in crate::cli) fn problem(problem: &Problem, json: bool) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Narrower than this nothing is laid out well.
+const NARROWEST: usize = 40;
+
+/// What is known of stdout, for [`styled`].
+#[derive(Debug, Default)]
+struct TerminalInfo {
+    is_terminal: bool,
+    /// The columns that the terminal says it has.
+    width: Option<usize>,
+    /// `COLUMNS`.
+    columns: Option<String>,
+    /// Whether `NO_COLOR` is set to anything.
+    no_color: bool,
+    /// `CLICOLOR`.
+    clicolor: Option<String>,
+    /// `TERM`.
+    terminal: Option<String>,
+}
+
+/// The style of what is written to stdout.
+pub(in crate::cli) fn style(verbose: bool) -> Style {
+    let text = |name| env::var_os(name).and_then(|value| value.into_string().ok());
+    styled(
+        &TerminalInfo {
+            is_terminal: io::stdout().is_terminal(),
+            width: terminal_width(io::stdout()),
+            columns: text("COLUMNS"),
+            no_color: env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()),
+            clicolor: text("CLICOLOR"),
+            terminal: text("TERM"),
+        },
+        verbose,
+    )
+}
+
+fn styled(surroundings: &TerminalInfo, verbose: bool) -> Style {
+    let asked = surroundings
+        .columns
+        .as_deref()
+        .and_then(|columns| columns.parse().ok());
+    let width = asked.or(surroundings.width).filter(|width| *width > 0);
+    let has_colors = surroundings.terminal.as_deref() != Some("dumb");
+    let wants_colors = !surroundings.no_color && surroundings.clicolor.as_deref() != Some("0");
+    Style {
+        width: width.map_or(Style::default().width, |width| width.max(NARROWEST)),
+        color: surroundings.is_terminal && has_colors && wants_colors,
+        verbose,
+    }
+}
+
+/// How often the line changes at most.
+const REDRAW: Duration = Duration::from_millis(100);
+
+/// A line on stderr, where that is a terminal; nothing beside a document.
+pub(in crate::cli) struct ProgressLine {
+    is_shown: bool,
+    redraw: Cell<Instant>,
+}
+
+impl ProgressLine {
+    pub(in crate::cli) fn new(format: Format) -> ProgressLine {
+        ProgressLine {
+            is_shown: format != Format::Json && io::stderr().is_terminal(),
+            redraw: Cell::new(Instant::now()),
+        }
+    }
+
+    /// Says what is being done now.
+    pub(in crate::cli) fn say(&self, what: &str) {
+        let now = Instant::now();
+        if self.is_shown && self.redraw.get() <= now {
+            self.redraw.set(now + REDRAW);
+            let width = terminal_width(io::stderr()).unwrap_or(80);
+            let line: String = what.chars().take(width - 1).collect();
+            // A terminal that went away is told by whatever writes the answer.
+            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+        }
+    }
+
+    /// Takes the line away, before an answer is written.
+    pub(in crate::cli) fn end(&self) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    /// Before an error is written.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the engine does, which begins with the variant that it does it for, with how many variants there are.
+pub(in crate::cli) fn progress_text(note: &str, variants: &[Variant]) -> String {
+    let begins = |(_, variant): &(usize, &Variant)| {
+        note.strip_prefix(&variant.to_string())
+            .is_some_and(|rest| rest.starts_with(':'))
+    };
+    match variants.iter().enumerate().find(begins) {
+        Some((index, _)) if variants.len() > 1 => {
+            format!("variant {} of {}, {note}", index + 1, variants.len())
+        }
+        Some(_) | None => note.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::cli::terminal::output::*;
+    use crate::model::Precision;
 
     #[test]
     fn what_a_terminal_would_obey_is_shown_as_a_sign_and_bold_stays_bold() {
@@ -182,5 +296,113 @@ mod tests {
             harmless(text),
             "\u{1b}[1mbold\u{1b}[0m\n\u{fffd}[2J\u{fffd}name\u{fffd}8m\u{fffd}x"
         );
+    }
+
+    fn terminal() -> TerminalInfo {
+        TerminalInfo {
+            is_terminal: true,
+            width: Some(132),
+            terminal: Some("xterm".to_owned()),
+            ..TerminalInfo::default()
+        }
+    }
+
+    #[test]
+    fn a_terminal_has_its_width_and_colours() {
+        let seen = styled(&terminal(), true);
+
+        assert_eq!((seen.width, seen.color, seen.verbose), (132, true, true));
+    }
+
+    #[test]
+    fn what_people_say_about_colours_goes_before_what_a_terminal_has() {
+        let text = |value: &str| Some(value.to_owned());
+        for (case, surroundings) in [
+            (
+                "NO_COLOR",
+                TerminalInfo {
+                    no_color: true,
+                    ..terminal()
+                },
+            ),
+            (
+                "CLICOLOR",
+                TerminalInfo {
+                    clicolor: text("0"),
+                    ..terminal()
+                },
+            ),
+            (
+                "TERM",
+                TerminalInfo {
+                    terminal: text("dumb"),
+                    ..terminal()
+                },
+            ),
+            (
+                "a pipe",
+                TerminalInfo {
+                    is_terminal: false,
+                    ..terminal()
+                },
+            ),
+        ] {
+            assert!(!styled(&surroundings, false).color, "{case}");
+        }
+        let wanted = TerminalInfo {
+            clicolor: text("1"),
+            ..terminal()
+        };
+        assert!(styled(&wanted, false).color);
+    }
+
+    #[test]
+    fn columns_go_before_the_terminal_and_nonsense_is_ignored() {
+        let width = |columns: &str, width| {
+            let columns = Some(columns.to_owned());
+            styled(
+                &TerminalInfo {
+                    width,
+                    columns,
+                    ..TerminalInfo::default()
+                },
+                false,
+            )
+            .width
+        };
+
+        assert_eq!(width("72", Some(132)), 72);
+        assert_eq!(width("1", None), NARROWEST);
+        for nonsense in ["", "0", "-3", "wide", "99999999999999999999999"] {
+            assert_eq!(
+                width(nonsense, None),
+                Style::default().width,
+                "{nonsense:?}"
+            );
+        }
+        assert_eq!(width("wide", Some(132)), 132);
+        assert_eq!(width("", Some(0)), Style::default().width);
+    }
+
+    #[test]
+    fn one_of_several_variants_is_counted() {
+        let fp32 = Variant::default();
+        let bf16 = Variant {
+            precision: Precision::Bf16,
+            ..Variant::default()
+        };
+        let several = [fp32.clone(), bf16];
+
+        let note = "bf16 adamw foreach: simulating batch 8";
+        assert_eq!(
+            progress_text(note, &several),
+            format!("variant 2 of 2, {note}")
+        );
+        assert_eq!(
+            progress_text("starting the GPU", &several),
+            "starting the GPU"
+        );
+        let note = "fp32 adamw foreach: simulating batch 8";
+        assert_eq!(progress_text(note, &[fp32]), note);
     }
 }

@@ -16,11 +16,11 @@ use super::error::CliError;
 use super::interrupts;
 use super::question::files::read_bytes;
 use super::question::size;
-use super::search::run::{self, End};
+use super::search;
 use super::search::verdict::Rules;
 use super::storage::with_database;
 use crate::alloc::MemoryLimit;
-use crate::cli::terminal::{output, style};
+use crate::cli::terminal::output;
 use crate::jobs::record_run;
 use crate::model::nicknames as cards;
 use crate::probe::Verdict;
@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
         return Err(CliError::flag("run", NOT_CARRIED));
     }
     let session = session(arguments)?;
-    let mut command = run::command(&arguments.command)?;
+    let mut command = search::run::command(&arguments.command)?;
     let folder = unpack(arguments.scratch.as_deref()).map_err(|source| CliError::Unwritable {
         path: arguments.scratch.clone().unwrap_or_else(std::env::temp_dir),
         source,
@@ -61,15 +61,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     environment::set(&mut command, folder.path(), session.gpus, starts_ranks).map_err(broken)?;
     let rules = Rules::frameworks(arguments.timeout, session.host_memory)?;
     let interrupted = interrupts::watch().map_err(broken)?;
-    let ran = run::run(command, &rules, arguments.quiet, &interrupted)?;
+    let ran = search::run::run(command, &rules, arguments.quiet, &interrupted)?;
     let output = listener.finish();
-    let ending = match ran.end {
-        End::Exit(code) => Ending::Exit(code),
-        End::Signal(signal) => Ending::Signal(signal),
-        End::TookTooLong => Ending::TookTooLong,
-        End::TookTooMuch => Ending::TookTooMuch,
-        End::Interrupted => Ending::Interrupted,
-    };
+    let ending = ran.ending;
     let words = arguments
         .command
         .iter()
@@ -93,7 +87,7 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     }
     store(&arguments.kept, &answer, step.as_ref());
     output::answer(arguments.json, &answer, || {
-        report::virtual_gpu(&answer, &style::stdout(arguments.verbose))
+        report::virtual_gpu(&answer, &output::style(arguments.verbose))
     })?;
     Ok(outcome(&answer, ending))
 }
@@ -288,7 +282,7 @@ fn replayed(snapshot: &Path) -> Result<ReplayReport, String> {
         ..ReplayOptions::default()
     };
     let replay = replay(&recording, &asked).map_err(|error| error.to_string())?;
-    Ok(ReplayReport::of(&recording, &replay))
+    Ok(replay.report)
 }
 
 /// Whether a file is there that can be read without waiting: a script may have put a pipe in its place, or a link to one.

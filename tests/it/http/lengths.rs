@@ -153,3 +153,44 @@ fn a_cancelled_fit_ends_between_lengths_and_within_a_soak() {
         assert_eq!(ended, Err(EngineError::Cancelled), "{moment}");
     }
 }
+
+/// A bisection from another batch ended up to a tenth lower, or a fifth higher.
+#[test]
+fn what_one_other_key_asks_for_lowers_what_lasts_by_a_twentieth_at_most() {
+    let engine = FitEngine::new("/nowhere/batchfit".into());
+    let work = Work {
+        cancel: &Cancel::default(),
+        progress: &|_| {},
+    };
+    for (model, limit) in [("alexnet", "6GiB"), ("resnet18", "12GiB")] {
+        let request = json!({
+            "model": {"preset": model}, "soak": {"steps": 20}, "device": "sim:rtx4090", "memory_limit": limit
+        });
+        let batch = |unconfirmed: u32| {
+            let document = RequestDocument::from_json(request.to_string().as_bytes()).unwrap();
+            let taught = json!({
+                "strategy": "none", "share": 15_000, "unconfirmed": unconfirmed, "of": "itself", "outcomes": 1
+            });
+            let request = Request::parse(document)
+                .unwrap()
+                .with_calibration(vec![serde_json::from_value(taught).unwrap()]);
+            let result = engine.fit(&request, Isolation::Shared, &work).unwrap();
+            let best = result.recommendation;
+            let is_told = best.notes.iter().any(|note| note.contains("another key"));
+            (best.micro_batch, is_told, best.headroom.fraction)
+        };
+
+        let (confirmed, _, kept) = batch(0);
+
+        for unconfirmed in [30_000, 200_000] {
+            let (lowered, is_told, left) = batch(unconfirmed);
+            let least = confirmed - confirmed / 20;
+            assert!(
+                (least..=confirmed).contains(&lowered),
+                "{model}: {confirmed} {lowered}"
+            );
+            assert_eq!(is_told, lowered < confirmed, "{model}");
+            assert!(left >= kept, "{model}: {kept} {left}");
+        }
+    }
+}

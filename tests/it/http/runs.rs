@@ -23,7 +23,7 @@ fn step() -> ReplayReport {
         events: true,
         ..ReplayOptions::default()
     };
-    ReplayReport::of(&recording, &replay(&recording, &asked).unwrap())
+    replay(&recording, &asked).unwrap().report
 }
 
 /// As `batchfit run` does.

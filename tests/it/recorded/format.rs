@@ -130,7 +130,10 @@ fn a_recording_that_starts_late_starts_with_the_segments_that_were_there() {
 
     let replayed = replay::replay(&recording, &replay::ReplayOptions::default()).unwrap();
     assert_eq!(report.verdict, Verdict::Fits);
-    assert_eq!(report.peak_reserved_bytes, replayed.stats.peak_reserved().0);
+    assert_eq!(
+        report.peak_reserved_bytes,
+        replayed.report.peak_reserved_bytes
+    );
 }
 
 /// A snapshot in batchfit's own format, as a program writes it that has its segments and entries.

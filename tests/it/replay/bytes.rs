@@ -1,7 +1,7 @@
 //! Whatever the bytes: an answer or an error, never a panic.
 
 use batchfit::replay::pickle::{self, Pickle};
-use batchfit::replay::{Bounds, ReplayOptions, ReplayReport, read, replay};
+use batchfit::replay::{Bounds, ReplayOptions, read, replay};
 use batchfit::report::replay_svg;
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn answer(bytes: &[u8]) {
     if let Ok(recording) = read(bytes, BOUNDS)
         && let Ok(replay) = replay(&recording, &ReplayOptions::default())
     {
-        let _ = replay_svg(&ReplayReport::of(&recording, &replay));
+        let _ = replay_svg(&replay.report);
     }
 }
 

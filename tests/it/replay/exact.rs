@@ -2,7 +2,7 @@
 
 use batchfit::alloc::Event;
 use batchfit::probe::SegmentAction;
-use batchfit::replay::{Addresses, ReplayOptions};
+use batchfit::replay::{AddressSource, ReplayOptions};
 use serde_json::Value;
 
 use super::{all, decompressed, recording, replayed, report};
@@ -15,9 +15,8 @@ fn every_trace_is_replayed_event_for_event() {
     for name in traces {
         let (recording, replay) = replayed(&name, &ReplayOptions::default());
 
-        let comparison = replay.comparison.unwrap();
-        assert_eq!(comparison.difference, None, "{name}");
-        assert_eq!(replay.addresses, Addresses::Recorded, "{name}");
+        assert_eq!(replay.report.equals_recording, Some(true), "{name}");
+        assert_eq!(replay.report.addresses, AddressSource::Recorded, "{name}");
         let recorded: Vec<Event> = recording.entries.iter().map(|entry| entry.event).collect();
         assert!(recorded == replay.events, "{name}");
     }
@@ -113,7 +112,7 @@ fn blocks_that_another_stream_used_complete_when_they_did() {
             && !matches!(pair[1].event, Event::FreeCompleted { .. })
     });
     assert!(waited);
-    assert_eq!(replay.comparison.unwrap().difference, None);
+    assert_eq!(replay.report.equals_recording, Some(true));
 }
 
 #[test]

@@ -55,6 +55,5 @@ fn replayed(name: &str, asked: &ReplayOptions) -> (Recording, Replay) {
 }
 
 pub(crate) fn report(name: &str, asked: &ReplayOptions) -> ReplayReport {
-    let (recording, replay) = replayed(name, asked);
-    ReplayReport::of(&recording, &replay)
+    replayed(name, asked).1.report
 }

@@ -29,7 +29,7 @@ fn report(name: &str, limit: Option<&str>) -> ReplayReport {
         limit: limit.map(|text| batchfit::model::parse_memory_limit(&json!(text), "").unwrap()),
         ..ReplayOptions::default()
     };
-    ReplayReport::of(&recording, &replay(&recording, &asked).unwrap())
+    replay(&recording, &asked).unwrap().report
 }
 
 /// The verdict that a file's name begins with.

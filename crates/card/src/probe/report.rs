@@ -269,7 +269,7 @@ pub struct ProbeReport {
 
 impl Verdict {
     /// From what is fine to what is worst.
-    const fn severity(self) -> u8 {
+    pub(crate) const fn severity(self) -> u8 {
         match self {
             Verdict::Fits => 0,
             Verdict::FitsWithRetries => 1,

@@ -1,6 +1,7 @@
 //! The same requests under several settings: what a user with a fragmentation problem wants to know.
 
 use super::driver::UNKNOWN_TOTAL;
+use super::report::ComparisonRow;
 use super::run::verdict;
 use super::simulate::{Conditions, Requests};
 use crate::alloc::Settings;
@@ -25,32 +26,13 @@ const CANDIDATES: &[&str] = &[
 /// Limits are looked for in these: what the driver hands out memory in.
 const STEP: Bytes = Bytes::mib(2);
 
-/// The answer under one setting.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SettingsComparison {
-    /// The setting.
-    pub settings: Settings,
-    /// How it ends under the limit.
-    pub verdict: Verdict,
-    /// Most that is allocated at a time; with rounding, more than was asked for.
-    pub peak_allocated: Bytes,
-    /// Most that is reserved at a time.
-    pub peak_reserved: Bytes,
-    /// Times the cache had to be given back.
-    pub retries: u64,
-    /// Requests that were refused.
-    pub ooms: u64,
-    /// The smallest limit, in steps of 2 MiB, under which it fits without retries.
-    pub smallest_limit: Option<Bytes>,
-}
-
 /// Compares settings under the limit of `conditions`, best first: what fits without retries, then what
 /// needs the smallest limit.
 pub(super) fn compare(
     requests: &Requests<'_>,
     conditions: &Conditions,
     others: &[Settings],
-) -> Vec<SettingsComparison> {
+) -> Vec<ComparisonRow> {
     let candidates = CANDIDATES
         .iter()
         .map(|text| text.parse().expect("the candidates are valid settings"));
@@ -60,53 +42,48 @@ pub(super) fn compare(
             all.push(other.clone());
         }
     }
-    let mut rows: Vec<SettingsComparison> = all
-        .into_iter()
+    let mut rows: Vec<ComparisonRow> = all
+        .iter()
         .map(|settings| row(requests, conditions, settings))
         .collect();
     // A stable sort: the default goes before what is no better.
     crate::order::by_key(&mut rows, |row| {
         (
-            rank(row.verdict),
-            row.smallest_limit.map_or(u64::MAX, |limit| limit.0),
-            row.peak_reserved,
+            row.verdict.severity(),
+            row.smallest_limit_bytes.unwrap_or(u64::MAX),
+            row.peak_reserved_bytes,
         )
     });
     rows
 }
 
-fn rank(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Fits => 0,
-        Verdict::FitsWithRetries => 1,
-        Verdict::OutOfMemory => 2,
-        Verdict::Failed => 3,
-    }
-}
-
-fn row(requests: &Requests<'_>, conditions: &Conditions, settings: Settings) -> SettingsComparison {
+fn row(requests: &Requests<'_>, conditions: &Conditions, settings: &Settings) -> ComparisonRow {
     let conditions = Conditions {
         settings: settings.clone(),
         ..conditions.clone()
     };
     let simulated = requests.simulate(&conditions, (), None);
     let stats = &simulated.stats;
-    SettingsComparison {
-        verdict: verdict(simulated.runs_out(requests.recording), stats),
-        peak_allocated: stats.peak_allocated(),
-        peak_reserved: stats.peak_reserved(),
+    let verdict = verdict(simulated.runs_out(requests.recording), stats);
+    ComparisonRow {
+        allocator: settings.to_string(),
+        verdict,
+        fits: matches!(verdict, Verdict::Fits | Verdict::FitsWithRetries),
+        peak_allocated_bytes: stats.peak_allocated().0,
+        peak_reserved_bytes: stats.peak_reserved().0,
         retries: stats.num_alloc_retries,
         ooms: stats.num_ooms,
-        smallest_limit: smallest_limit(requests, &settings),
-        settings,
+        smallest_limit_bytes: smallest_limit(requests, settings),
     }
 }
 
+/// The smallest limit, in steps of 2 MiB, under which everything fits without retries.
+///
 /// Bisects between what is allocated, which no limit can be below, and what is reserved without a limit.
 ///
 /// The answer has been simulated to fit, and a step less not to. Under a garbage collection, which looks at
 /// the limit, a much smaller one might fit again.
-fn smallest_limit(requests: &Requests<'_>, settings: &Settings) -> Option<Bytes> {
+fn smallest_limit(requests: &Requests<'_>, settings: &Settings) -> Option<u64> {
     let run = |limit: Option<Bytes>| {
         let conditions = Conditions {
             settings: settings.clone(),
@@ -142,5 +119,5 @@ fn smallest_limit(requests: &Requests<'_>, settings: &Settings) -> Option<Bytes>
             too_small = middle;
         }
     }
-    Some(Bytes(enough * STEP.0))
+    Some(enough * STEP.0)
 }

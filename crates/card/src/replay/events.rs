@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::driver::Spaces;
 use super::exact;
 use super::findings::{Lifetimes, begin_rounds};
 use super::plan::{Request, RequestKind};
@@ -19,7 +20,7 @@ pub(super) fn events_exactly(
     requests: &[Request],
 ) -> MemoryEvents {
     let settings = &conditions.settings;
-    let spaces = exact::spaces(recording, settings);
+    let spaces = Spaces::of(recording, settings);
     let mut player = exact::start(recording, settings, conditions.limit, &spaces);
     let mut log = Follower::of(recording, &player);
     for request in requests {

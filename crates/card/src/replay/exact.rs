@@ -8,30 +8,22 @@ use super::replayer::Replayer;
 use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
 use crate::units::Bytes;
 
-/// How far a replay equals its recording.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Comparison {
-    /// Entries that came out the same, addresses included, before the first that did not.
-    pub equal: usize,
-    /// The first difference.
-    pub difference: Option<Difference>,
-}
-
 /// Where a replay leaves its recording.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+#[derive(Debug, Clone)]
+pub(super) struct Difference {
     /// The entry, or the number of entries when the replay went on after the last.
-    pub entry: usize,
+    pub(super) entry: usize,
     /// What was recorded.
-    pub recorded: Option<Event>,
+    pub(super) recorded: Option<Event>,
     /// What the allocator did.
-    pub replayed: Option<Event>,
+    pub(super) replayed: Option<Event>,
 }
 
 /// What came of a replay with the recorded answers.
 #[derive(Debug, Clone)]
 pub(super) struct Exact {
-    pub(super) comparison: Comparison,
+    /// The first difference, addresses included.
+    pub(super) difference: Option<Difference>,
     /// Whether the driver ever refused: then the limit alone does not explain the recording.
     pub(super) driver_refused: bool,
     pub(super) stats: Stats,
@@ -57,17 +49,13 @@ pub(super) fn replay_exactly(
     let mut requests = requests(recording);
     let mut player = start(recording, settings, limit, &spaces);
     let mut history = MemoryHistory::default();
-    history.start(player.allocated(), player.reserved());
+    history.note(0, player.memory());
     let mut difference = None;
     let mut events = Vec::new();
     let mut effort = EFFORT;
     for request in &mut requests {
         put(&mut player, recording, request, &mut effort);
-        history.note(
-            request.entries.end - 1,
-            player.allocated(),
-            player.reserved(),
-        );
+        history.note(request.entries.end, player.memory());
         let answers = std::mem::take(player.allocator.observer_mut());
         difference = first_difference(&recording.entries, request, &answers);
         events.extend(answers);
@@ -75,16 +63,8 @@ pub(super) fn replay_exactly(
             break;
         }
     }
-    let comparison = Comparison {
-        equal: difference
-            .as_ref()
-            .map_or(recording.entries.len(), |difference: &Difference| {
-                difference.entry
-            }),
-        difference,
-    };
     Exact {
-        comparison,
+        difference,
         driver_refused: player.allocator.source().refusals > 0,
         stats: *player.allocator.stats(),
         events,
@@ -110,11 +90,6 @@ pub(super) fn held_exactly(
         player.put(request);
     }
     player.allocator.snapshot()
-}
-
-/// Where a recording's expandable segments can lie.
-pub(super) fn spaces(recording: &Recording, settings: &Settings) -> Spaces {
-    Spaces::of(recording, settings)
 }
 
 pub(super) fn start<'r>(

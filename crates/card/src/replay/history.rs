@@ -1,52 +1,35 @@
 //! Memory over time.
 
+use super::report::ReplayMoment;
 use crate::units::Bytes;
-
-/// Memory right after an entry of the recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemoryPoint {
-    /// Entries of the recording up to here, this one included.
-    pub entries: usize,
-    /// What the program's blocks hold.
-    pub allocated: Bytes,
-    /// What is held from the driver.
-    pub reserved: Bytes,
-}
 
 /// Follows memory from request to request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MemoryHistory {
-    moments: Vec<MemoryPoint>,
+    moments: Vec<ReplayMoment>,
 }
 
 impl MemoryHistory {
-    pub(super) fn start(&mut self, allocated: Bytes, reserved: Bytes) {
-        self.moments.push(MemoryPoint {
-            entries: 0,
-            allocated,
-            reserved,
-        });
-    }
-
-    pub(super) fn note(&mut self, entry: usize, allocated: Bytes, reserved: Bytes) {
-        self.moments.push(MemoryPoint {
-            entries: entry + 1,
-            allocated,
-            reserved,
+    /// Takes in memory after so many entries of the recording.
+    pub(super) fn note(&mut self, event: usize, (allocated, reserved): (Bytes, Bytes)) {
+        self.moments.push(ReplayMoment {
+            event,
+            allocated_bytes: allocated.0,
+            reserved_bytes: reserved.0,
         });
     }
 
     /// When reserved memory first was at its peak: nothing cached could serve that request.
-    pub(super) fn most_reserved(&self) -> MemoryPoint {
-        self.first_most(|moment| moment.reserved)
+    pub(super) fn most_reserved(&self) -> ReplayMoment {
+        self.first_most(|moment| moment.reserved_bytes)
     }
 
     /// When allocated memory first was at its peak.
-    pub(super) fn most_allocated(&self) -> MemoryPoint {
-        self.first_most(|moment| moment.allocated)
+    pub(super) fn most_allocated(&self) -> ReplayMoment {
+        self.first_most(|moment| moment.allocated_bytes)
     }
 
-    fn first_most(&self, size: impl Fn(&MemoryPoint) -> Bytes) -> MemoryPoint {
+    fn first_most(&self, size: impl Fn(&ReplayMoment) -> u64) -> ReplayMoment {
         let latest_first = self.moments.iter().rev();
         latest_first
             .max_by_key(|moment| size(moment))
@@ -56,12 +39,16 @@ impl MemoryHistory {
 
     /// At most about `most` moments: of each stretch, the one with most allocated; the first, the last
     /// and both peaks among them.
-    pub(super) fn thinned(&self, most: usize) -> Vec<MemoryPoint> {
+    pub(super) fn thinned(&self, most: usize) -> Vec<ReplayMoment> {
         let stretch = self.moments.len().div_ceil(most).max(1);
-        let mut kept: Vec<MemoryPoint> = self
+        let mut kept: Vec<ReplayMoment> = self
             .moments
             .chunks(stretch)
-            .filter_map(|part| part.iter().rev().max_by_key(|moment| moment.allocated))
+            .filter_map(|part| {
+                part.iter()
+                    .rev()
+                    .max_by_key(|moment| moment.allocated_bytes)
+            })
             .copied()
             .collect();
         kept.extend(self.moments.first());
@@ -70,7 +57,7 @@ impl MemoryHistory {
             kept.push(self.most_reserved());
             kept.push(self.most_allocated());
         }
-        kept.sort_unstable_by_key(|moment| moment.entries);
+        kept.sort_unstable_by_key(|moment| moment.event);
         kept.dedup();
         kept
     }

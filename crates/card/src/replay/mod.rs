@@ -20,10 +20,7 @@ mod report;
 mod run;
 mod simulate;
 
-pub use compare::SettingsComparison;
-pub use exact::{Comparison, Difference};
 pub use findings::{Finding, Findings, GrowthReport, LineBytes};
-pub use history::MemoryPoint;
 pub use layout::{Layout, Segment, Used};
 pub use reading::error::RecordingError;
 pub use reading::pickle;
@@ -34,5 +31,4 @@ pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,
     RecordingFormat, RecordingSummary, ReplayMoment, ReplayReport, SegmentReport, StopReport,
 };
-pub use run::{Addresses, Compared, FractionOfUnknown, Replay, ReplayOptions, replay};
-pub use simulate::Stop;
+pub use run::{FractionOfUnknown, Replay, ReplayOptions, replay};

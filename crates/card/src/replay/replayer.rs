@@ -125,12 +125,10 @@ impl<S: SegmentSource, O: Observer> Replayer<S, O> {
         last.map_or(Bytes::ZERO, |id| self.allocator.size(*id))
     }
 
-    pub(super) fn allocated(&self) -> Bytes {
-        self.allocator.stats().allocated()
-    }
-
-    pub(super) fn reserved(&self) -> Bytes {
-        self.allocator.stats().reserved()
+    /// What is allocated and reserved.
+    pub(super) fn memory(&self) -> (Bytes, Bytes) {
+        let stats = self.allocator.stats();
+        (stats.allocated(), stats.reserved())
     }
 }
 

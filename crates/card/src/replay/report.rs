@@ -5,14 +5,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::compare::SettingsComparison;
 use super::exact::Difference;
 use super::findings::Findings;
-use super::history::MemoryPoint;
 use super::reading::recording::{Format, RecordedLimit, Recording};
-use super::run::{Addresses, Replay};
-use super::simulate::Stop;
-use crate::alloc::{BlockView, Event, PoolKind, SegmentView};
+use crate::alloc::{BlockView, Event, OutOfMemory, PoolKind, SegmentView};
 use crate::probe::{MemoryEvents, SegmentAction, Verdict};
 
 /// Where the addresses of segments come from.
@@ -83,7 +79,7 @@ pub struct StopReport {
 }
 
 /// Memory at a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ReplayMoment {
     /// Events of the recording up to here.
     pub event: usize,
@@ -237,56 +233,8 @@ fn segment_events() -> utoipa::openapi::schema::Schema {
         .into()
 }
 
-impl ReplayReport {
-    /// The document of a replay.
-    pub fn of(recording: &Recording, replay: &Replay) -> ReplayReport {
-        let difference = replay
-            .comparison
-            .as_ref()
-            .map(|comparison| comparison.difference.as_ref());
-        let stats = &replay.stats;
-        ReplayReport {
-            recording: RecordingSummary::of(recording),
-            limit_bytes: replay.limit.map(|limit| limit.0),
-            allocator: replay.settings.to_string(),
-            addresses: match replay.addresses {
-                Addresses::Recorded => AddressSource::Recorded,
-                Addresses::Simulated => AddressSource::Simulated,
-            },
-            equals_recording: difference.map(|difference| difference.is_none()),
-            first_difference: difference
-                .flatten()
-                .map(|difference| FirstDifference::of(recording, difference)),
-            verdict: replay.verdict,
-            stopped: replay.stop.map(|stop| StopReport::of(recording, &stop)),
-            peak_allocated_bytes: stats.peak_allocated().0,
-            peak_reserved_bytes: stats.peak_reserved().0,
-            retries: stats.num_alloc_retries,
-            ooms: stats.num_ooms,
-            granted_ooms: replay.granted,
-            segment_events: replay.events.iter().filter_map(segment_event).collect(),
-            memory_stats: stats.memory_stats(),
-            timeline: replay.timeline.iter().map(ReplayMoment::of).collect(),
-            allocated_peak: ReplayMoment::of(&replay.most_allocated),
-            peak: PeakReport {
-                event: replay.most_reserved.entries,
-                allocated_bytes: replay.most_reserved.allocated.0,
-                reserved_bytes: replay.most_reserved.reserved.0,
-                segments: replay.held.segments.iter().map(SegmentReport::of).collect(),
-            },
-            events: replay.told.clone().map(Box::new),
-            comparison: replay.compared.as_ref().map(|compared| ComparisonReport {
-                limit_bytes: compared.limit.map(|limit| limit.0),
-                rows: compared.rows.iter().map(ComparisonRow::of).collect(),
-            }),
-            findings: replay.findings.clone(),
-            notes: replay.notes.clone(),
-        }
-    }
-}
-
 impl RecordingSummary {
-    fn of(recording: &Recording) -> RecordingSummary {
+    pub(super) fn of(recording: &Recording) -> RecordingSummary {
         RecordingSummary {
             format: match recording.format {
                 Format::Trace => RecordingFormat::Trace,
@@ -310,7 +258,7 @@ impl RecordingSummary {
 }
 
 impl FirstDifference {
-    fn of(recording: &Recording, difference: &Difference) -> FirstDifference {
+    pub(super) fn of(recording: &Recording, difference: &Difference) -> FirstDifference {
         let event = |event: Option<Event>| event.map(|event| event.to_string());
         FirstDifference {
             place: if difference.entry < recording.entries.len() {
@@ -325,32 +273,19 @@ impl FirstDifference {
 }
 
 impl StopReport {
-    fn of(recording: &Recording, stop: &Stop) -> StopReport {
+    pub(super) fn of(place: String, refused: OutOfMemory) -> StopReport {
         StopReport {
-            place: match stop.entry {
-                Some(entry) => recording.place(entry),
-                None => "the blocks that were there before".to_owned(),
-            },
-            requested_bytes: stop.refused.requested.0,
-            segment_bytes: stop.refused.segment.0,
-            allocated_bytes: stop.refused.allocated.0,
-            reserved_bytes: stop.refused.reserved.0,
-        }
-    }
-}
-
-impl ReplayMoment {
-    fn of(moment: &MemoryPoint) -> ReplayMoment {
-        ReplayMoment {
-            event: moment.entries,
-            allocated_bytes: moment.allocated.0,
-            reserved_bytes: moment.reserved.0,
+            place,
+            requested_bytes: refused.requested.0,
+            segment_bytes: refused.segment.0,
+            allocated_bytes: refused.allocated.0,
+            reserved_bytes: refused.reserved.0,
         }
     }
 }
 
 impl SegmentReport {
-    fn of(segment: &SegmentView) -> SegmentReport {
+    pub(super) fn of(segment: &SegmentView) -> SegmentReport {
         SegmentReport {
             address: segment.address.to_string(),
             size_bytes: segment.size.0,
@@ -376,22 +311,8 @@ impl BlockReport {
     }
 }
 
-impl ComparisonRow {
-    fn of(row: &SettingsComparison) -> ComparisonRow {
-        ComparisonRow {
-            allocator: row.settings.to_string(),
-            verdict: row.verdict,
-            fits: matches!(row.verdict, Verdict::Fits | Verdict::FitsWithRetries),
-            peak_allocated_bytes: row.peak_allocated.0,
-            peak_reserved_bytes: row.peak_reserved.0,
-            retries: row.retries,
-            ooms: row.ooms,
-            smallest_limit_bytes: row.smallest_limit.map(|limit| limit.0),
-        }
-    }
-}
-
-fn segment_event(event: &Event) -> Option<(SegmentAction, u64)> {
+/// What an event asked of the driver, if it did.
+pub(super) fn segment_event(event: &Event) -> Option<(SegmentAction, u64)> {
     match *event {
         Event::SegmentAlloc { size, .. } => Some((SegmentAction::Alloc, size.0)),
         Event::SegmentFree { size, .. } => Some((SegmentAction::Free, size.0)),

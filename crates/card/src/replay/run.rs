@@ -1,15 +1,19 @@
 //! One replay: under the recorded conditions or others, with a proof where there can be one.
 
-use super::compare::{SettingsComparison, compare};
+use super::compare::compare;
 use super::events::events_exactly;
-use super::exact::{Comparison, Exact, held_exactly, replay_exactly};
+use super::exact::{Exact, held_exactly, replay_exactly};
 use super::findings::{Findings, Lifetimes, Memory, find};
-use super::history::{MemoryHistory, MemoryPoint};
+use super::history::MemoryHistory;
 use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
-use super::simulate::{Conditions, Requests, Stop};
+use super::report::{
+    AddressSource, ComparisonReport, FirstDifference, PeakReport, RecordingSummary, ReplayReport,
+    SegmentReport, segment_event,
+};
+use super::simulate::{Conditions, Requests};
 use crate::alloc::{BlockState, Event, MemoryLimit, Settings, Snapshot, Stats, limit_of_fraction};
-use crate::probe::{MemoryEvents, Verdict};
+use crate::probe::Verdict;
 use crate::units::Bytes;
 
 /// Points of a timeline, about.
@@ -28,61 +32,13 @@ pub struct ReplayOptions {
     pub events: bool,
 }
 
-/// Where the addresses of segments come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Addresses {
-    /// From the recording: the driver answers as it did then.
-    Recorded,
-    /// From simulated memory.
-    Simulated,
-}
-
 /// A recording that was replayed.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// Where the addresses came from.
-    pub addresses: Addresses,
-    /// What could be reserved.
-    pub limit: Option<Bytes>,
-    /// How the allocator behaved.
-    pub settings: Settings,
-    /// How it ended.
-    pub verdict: Verdict,
-    /// How far it equals the recording, where limit and settings are the recorded ones.
-    pub comparison: Option<Comparison>,
-    /// Where it ended early.
-    pub stop: Option<Stop>,
-    /// Requests that the recording refused and that were granted, and freed at once.
-    pub granted: u64,
-    /// The statistics at the end.
-    pub stats: Stats,
+    /// What came of it.
+    pub report: ReplayReport,
     /// Everything the allocator did.
     pub events: Vec<Event>,
-    /// Memory over time.
-    pub timeline: Vec<MemoryPoint>,
-    /// When allocated memory was at its peak.
-    pub most_allocated: MemoryPoint,
-    /// When reserved memory first was at its peak.
-    pub most_reserved: MemoryPoint,
-    /// What was held then.
-    pub held: Snapshot,
-    /// The answers under several settings, when they were asked for.
-    pub compared: Option<Compared>,
-    /// Each allocation and free, when they were asked for.
-    pub told: Option<MemoryEvents>,
-    /// What the recording says of its program.
-    pub findings: Findings,
-    /// What a reader of the answer should know.
-    pub notes: Vec<String>,
-}
-
-/// The answers under several settings.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Compared {
-    /// What may be reserved under each.
-    pub limit: Option<Bytes>,
-    /// One for each setting, best first.
-    pub rows: Vec<SettingsComparison>,
 }
 
 /// The limit cannot be understood.
@@ -109,26 +65,29 @@ pub fn replay(recording: &Recording, asked: &ReplayOptions) -> Result<Replay, Fr
             .map_or(&as_recorded, |attempt| &attempt.exact)
             .requests,
     };
-    let mut replay = match exact {
+    let Replay { mut report, events } = match exact {
         Some(attempt) => proven(recording, &conditions, &attempt.exact),
         None => simulated(&requests, &conditions),
     };
     if let (Some(attempt), None) = (&attempt, exact)
         && attempt.is_expected
     {
-        replay.comparison = Some(attempt.exact.comparison.clone());
+        let difference = attempt.exact.difference.as_ref();
+        report.equals_recording = Some(false);
+        report.first_difference = difference.map(|it| FirstDifference::of(recording, it));
         notes.push(
             "the recording could not be repeated event for event; the figures come from simulated memory"
                 .to_owned(),
         );
     }
     if asked.events {
-        replay.told = Some(match exact {
+        report.events = Some(Box::new(match exact {
             Some(attempt) => events_exactly(recording, &conditions, &attempt.exact.requests),
             None => requests.events(&conditions),
-        });
+        }));
     }
-    replay.findings = findings(&requests, (&recorded, &conditions), &as_recorded, &replay);
+    let granted = report.granted_ooms;
+    report.findings = findings(&requests, (&recorded, &conditions), &as_recorded, granted);
     if asked.compare {
         let mut others = vec![recording.settings.clone(), conditions.settings.clone()];
         others.dedup();
@@ -140,14 +99,14 @@ pub fn replay(recording: &Recording, asked: &ReplayOptions) -> Result<Replay, Fr
             limit: known,
             ..conditions
         };
-        replay.compared = Some(Compared {
-            limit: known,
+        report.comparison = Some(ComparisonReport {
+            limit_bytes: known.map(|limit| limit.0),
             rows: compare(&requests, &conditions, &others),
         });
     }
-    replay.notes.extend(notes);
-    explain(recording, &mut replay);
-    Ok(replay)
+    report.notes.extend(notes);
+    explain(recording, &mut report);
+    Ok(Replay { report, events })
 }
 
 /// What a recording says of its program, as it ran.
@@ -155,7 +114,7 @@ fn findings(
     requests: &Requests<'_>,
     (recorded, asked): (&Conditions, &Conditions),
     as_recorded: &Exact,
-    replay: &Replay,
+    granted: u64,
 ) -> Findings {
     let most_reserved = as_recorded.history.most_reserved();
     let held = held_exactly(
@@ -163,7 +122,7 @@ fn findings(
         &recorded.settings,
         recorded.limit,
         &as_recorded.requests,
-        most_reserved.entries,
+        most_reserved.event,
     );
     let blocks = held.segments.iter().flat_map(|segment| &segment.blocks);
     let free = blocks.filter(|block| block.state == BlockState::Inactive);
@@ -177,12 +136,12 @@ fn findings(
         } else {
             recorded.limit
         },
-        reserved: most_reserved.reserved,
-        allocated_then: most_reserved.allocated,
+        reserved: Bytes(most_reserved.reserved_bytes),
+        allocated_then: Bytes(most_reserved.allocated_bytes),
         free_pieces: (pieces, largest),
         retries: as_recorded.stats.num_alloc_retries,
         granted: if is_of_the_run && asked.limit.is_some() {
-            replay.granted
+            granted
         } else {
             0
         },
@@ -224,7 +183,7 @@ impl Attempt {
         if conditions == recorded {
             return Some(Attempt {
                 exact: as_recorded.clone(),
-                proves: as_recorded.comparison.difference.is_none(),
+                proves: as_recorded.difference.is_none(),
                 is_expected: true,
             });
         }
@@ -235,7 +194,7 @@ impl Attempt {
         // every refusal that was recorded.
         let exact = replay_exactly(recording, &conditions.settings, conditions.limit);
         Some(Attempt {
-            proves: exact.comparison.difference.is_none() && !exact.driver_refused,
+            proves: exact.difference.is_none() && !exact.driver_refused,
             is_expected: false,
             exact,
         })
@@ -261,22 +220,22 @@ fn effective_limit(exact: &Exact, notes: &mut Vec<String>) -> Option<Bytes> {
     Some(peak)
 }
 
-fn explain(recording: &Recording, replay: &mut Replay) {
+fn explain(recording: &Recording, report: &mut ReplayReport) {
     if recording.ends_out_of_memory() {
-        replay.notes.push(
+        report.notes.push(
             "the recording ends where memory ran out: all answers are up to where it stopped, and what the \
              program would have asked for next is not known"
                 .to_owned(),
         );
     }
-    if replay.granted > 0 {
-        replay.notes.push(format!(
+    if report.granted_ooms > 0 {
+        report.notes.push(format!(
             "{} requests that the recording refused were granted, at their rounded sizes, and freed at once",
-            replay.granted
+            report.granted_ooms
         ));
     }
-    if replay.addresses == Addresses::Simulated && !recording.initial.is_empty() {
-        replay.notes.push(
+    if report.addresses == AddressSource::Simulated && !recording.initial.is_empty() {
+        report.notes.push(
             "the blocks that were there before the recording started are asked for first, by address; what was \
              cached then is not repeated"
                 .to_owned(),
@@ -331,72 +290,74 @@ fn as_fraction(limit: Bytes, total: Option<Bytes>) -> Option<Bytes> {
 }
 
 fn proven(recording: &Recording, conditions: &Conditions, exact: &Exact) -> Replay {
-    let most_reserved = exact.history.most_reserved();
     let held = held_exactly(
         recording,
         &conditions.settings,
         conditions.limit,
         &exact.requests,
-        most_reserved.entries,
+        exact.history.most_reserved().event,
     );
-    Replay {
-        addresses: Addresses::Recorded,
-        comparison: Some(exact.comparison.clone()),
-        stop: None,
-        granted: 0,
-        ..replayed(
-            conditions,
-            &exact.stats,
-            exact.events.clone(),
-            &exact.history,
-            held,
-            recording.ends_out_of_memory(),
-        )
-    }
+    let runs_out = recording.ends_out_of_memory();
+    let memory = (&exact.stats, &exact.history, &held);
+    let report = ReplayReport {
+        addresses: AddressSource::Recorded,
+        equals_recording: Some(true),
+        ..report(recording, conditions, memory, &exact.events, runs_out)
+    };
+    let events = exact.events.clone();
+    Replay { report, events }
 }
 
 fn simulated(requests: &Requests<'_>, conditions: &Conditions) -> Replay {
     let mut history = MemoryHistory::default();
     let simulated = requests.simulate(conditions, Vec::new(), Some(&mut history));
-    let held = requests.held_after(conditions, history.most_reserved().entries);
-    Replay {
-        stop: simulated.stop,
-        granted: simulated.granted,
-        ..replayed(
-            conditions,
-            &simulated.stats,
-            simulated.observer.clone(),
-            &history,
-            held,
-            simulated.runs_out(requests.recording),
-        )
-    }
+    let held = requests.held_after(conditions, history.most_reserved().event);
+    let recording = requests.recording;
+    let runs_out = simulated.runs_out(recording);
+    let (memory, events) = ((&simulated.stats, &history, &held), simulated.observer);
+    let report = ReplayReport {
+        stopped: simulated.stop,
+        granted_ooms: simulated.granted,
+        ..report(recording, conditions, memory, &events, runs_out)
+    };
+    Replay { report, events }
 }
 
-fn replayed(
+/// What is told of any replay, as of one on simulated memory that was not stopped.
+fn report(
+    recording: &Recording,
     conditions: &Conditions,
-    stats: &Stats,
-    events: Vec<Event>,
-    history: &MemoryHistory,
-    held: Snapshot,
+    (stats, history, held): (&Stats, &MemoryHistory, &Snapshot),
+    events: &[Event],
     runs_out: bool,
-) -> Replay {
-    Replay {
-        addresses: Addresses::Simulated,
-        limit: conditions.limit,
-        settings: conditions.settings.clone(),
+) -> ReplayReport {
+    let most_reserved = history.most_reserved();
+    ReplayReport {
+        recording: RecordingSummary::of(recording),
+        limit_bytes: conditions.limit.map(|limit| limit.0),
+        allocator: conditions.settings.to_string(),
+        addresses: AddressSource::Simulated,
+        equals_recording: None,
+        first_difference: None,
         verdict: verdict(runs_out, stats),
-        comparison: None,
-        stop: None,
-        granted: 0,
-        stats: *stats,
-        events,
+        stopped: None,
+        peak_allocated_bytes: stats.peak_allocated().0,
+        peak_reserved_bytes: stats.peak_reserved().0,
+        retries: stats.num_alloc_retries,
+        ooms: stats.num_ooms,
+        granted_ooms: 0,
+        segment_events: events.iter().filter_map(segment_event).collect(),
+        memory_stats: stats.memory_stats(),
         timeline: history.thinned(POINTS),
-        most_allocated: history.most_allocated(),
-        most_reserved: history.most_reserved(),
-        held,
-        compared: None,
-        told: None,
+        allocated_peak: history.most_allocated(),
+        peak: PeakReport {
+            event: most_reserved.event,
+            allocated_bytes: most_reserved.allocated_bytes,
+            reserved_bytes: most_reserved.reserved_bytes,
+            segments: held.segments.iter().map(SegmentReport::of).collect(),
+        },
+        events: None,
+        comparison: None,
         findings: Findings::default(),
         notes: Vec::new(),
     }

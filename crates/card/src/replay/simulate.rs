@@ -5,9 +5,8 @@ use super::history::MemoryHistory;
 use super::plan::{Initial, Request, RequestKind};
 use super::reading::recording::Recording;
 use super::replayer::{Answer, Replayer};
-use crate::alloc::{
-    CachingAllocator, Observer, OutOfMemory, Settings, SimulatedMemory, Snapshot, Stats,
-};
+use super::report::StopReport;
+use crate::alloc::{CachingAllocator, Observer, Settings, SimulatedMemory, Snapshot, Stats};
 use crate::units::Bytes;
 
 /// The requests of a recording, to be put again and again.
@@ -27,22 +26,13 @@ pub(super) struct Conditions {
     pub(super) total: Option<Bytes>,
 }
 
-/// Where a replay ends early: memory was refused that the recorded program was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stop {
-    /// The entry; `None` for the blocks that were there before the recording started.
-    pub entry: Option<usize>,
-    /// What was refused.
-    pub refused: OutOfMemory,
-}
-
 /// What came of it.
 #[derive(Debug, Clone)]
 pub(super) struct Simulated<O> {
     pub(super) stats: Stats,
     pub(super) observer: O,
-    /// Where it ended early.
-    pub(super) stop: Option<Stop>,
+    /// Where it ended early: memory was refused that the recorded program was given.
+    pub(super) stop: Option<StopReport>,
     /// Requests that the recording refused and that were granted.
     pub(super) granted: u64,
     /// Whether the last of the recording's refusals was one again.
@@ -68,19 +58,16 @@ impl Requests<'_> {
         let mut stop = None;
         let (mut granted, mut last_refused) = (0, false);
         if let Err(refused) = player.start_with(self.initial) {
-            stop = Some(Stop {
-                entry: None,
-                refused,
-            });
+            let place = "the blocks that were there before".to_owned();
+            stop = Some(StopReport::of(place, refused));
         }
         if let Some(history) = &mut history {
-            history.start(player.allocated(), player.reserved());
+            history.note(0, player.memory());
         }
         for request in self.all {
             if stop.is_some() {
                 break;
             }
-            let entry = request.entries.end - 1;
             match player.put(request) {
                 Answer::Same => {
                     last_refused |= matches!(request.kind, RequestKind::Refused { .. });
@@ -90,14 +77,12 @@ impl Requests<'_> {
                     last_refused = false;
                 }
                 Answer::Refused(refused) => {
-                    stop = Some(Stop {
-                        entry: Some(entry),
-                        refused,
-                    });
+                    let place = self.recording.place(request.entries.end - 1);
+                    stop = Some(StopReport::of(place, refused));
                 }
             }
             if let Some(history) = &mut history {
-                history.note(entry, player.allocated(), player.reserved());
+                history.note(request.entries.end, player.memory());
             }
         }
         Simulated {

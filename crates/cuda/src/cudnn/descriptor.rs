@@ -22,64 +22,39 @@ pub(super) unsafe trait Attribute: Copy {
     const TYPE: Type;
 }
 
-// SAFETY: `CUDNN_TYPE_INT64` elements are `int64_t`.
-unsafe impl Attribute for i64 {
-    const TYPE: Type = Type::CUDNN_TYPE_INT64;
+/// Declares Rust types that have the layouts of attribute types.
+macro_rules! attributes {
+    ($($rust:ty = $kind:ident;)*) => {$(
+        // SAFETY: each row says why its elements have this layout.
+        unsafe impl Attribute for $rust {
+            const TYPE: Type = Type::$kind;
+        }
+    )*};
 }
 
-// SAFETY: `CUDNN_TYPE_FLOAT` elements are `float`.
-unsafe impl Attribute for f32 {
-    const TYPE: Type = Type::CUDNN_TYPE_FLOAT;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnDataType_t {
-    const TYPE: Type = Type::CUDNN_TYPE_DATA_TYPE;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnConvolutionMode_t {
-    const TYPE: Type = Type::CUDNN_TYPE_CONVOLUTION_MODE;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnBackendHeurMode_t {
-    const TYPE: Type = Type::CUDNN_TYPE_HEUR_MODE;
-}
-
-// SAFETY: `CUDNN_TYPE_DOUBLE` elements are `double`.
-unsafe impl Attribute for f64 {
-    const TYPE: Type = Type::CUDNN_TYPE_DOUBLE;
-}
-
-// SAFETY: `CUDNN_TYPE_BOOLEAN` elements are C++'s `bool`, one byte of zero or one, as Rust's.
-unsafe impl Attribute for bool {
-    const TYPE: Type = Type::CUDNN_TYPE_BOOLEAN;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnPointwiseMode_t {
-    const TYPE: Type = Type::CUDNN_TYPE_POINTWISE_MODE;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnReduceTensorOp_t {
-    const TYPE: Type = Type::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
-}
-
-// SAFETY: the elements are this C enum, whose binding has its size.
-unsafe impl Attribute for cudnnRngDistribution_t {
-    const TYPE: Type = Type::CUDNN_TYPE_RNG_DISTRIBUTION;
-}
-
-// SAFETY: `CUDNN_TYPE_HANDLE` elements are handles, which are pointers.
-unsafe impl Attribute for cudnnHandle_t {
-    const TYPE: Type = Type::CUDNN_TYPE_HANDLE;
-}
-
-// SAFETY: `CUDNN_TYPE_CHAR` elements are `char`, one byte.
-unsafe impl Attribute for u8 {
-    const TYPE: Type = Type::CUDNN_TYPE_CHAR;
+attributes! {
+    // The elements are `int64_t`, `float`, `double`, and `char` of one byte.
+    i64 = CUDNN_TYPE_INT64;
+    f32 = CUDNN_TYPE_FLOAT;
+    f64 = CUDNN_TYPE_DOUBLE;
+    u8 = CUDNN_TYPE_CHAR;
+    // C++'s `bool` is one byte of zero or one, as Rust's.
+    bool = CUDNN_TYPE_BOOLEAN;
+    // Handles are pointers.
+    cudnnHandle_t = CUDNN_TYPE_HANDLE;
+    // The elements are `void *`, and the wrapper is transparent.
+    Address = CUDNN_TYPE_VOID_PTR;
+    // The elements are these C enums, whose bindings have their size.
+    cudnnDataType_t = CUDNN_TYPE_DATA_TYPE;
+    cudnnConvolutionMode_t = CUDNN_TYPE_CONVOLUTION_MODE;
+    cudnnBackendHeurMode_t = CUDNN_TYPE_HEUR_MODE;
+    cudnnPointwiseMode_t = CUDNN_TYPE_POINTWISE_MODE;
+    cudnnReduceTensorOp_t = CUDNN_TYPE_REDUCTION_OPERATOR_TYPE;
+    cudnnRngDistribution_t = CUDNN_TYPE_RNG_DISTRIBUTION;
+    // The elements are C enums of 32 bits, and any value is a valid `u32`.
+    NumericalNote = CUDNN_TYPE_NUMERICAL_NOTE;
+    BehaviorNote = CUDNN_TYPE_BEHAVIOR_NOTE;
+    KnobType = CUDNN_TYPE_KNOB_TYPE;
 }
 
 /// A device address as an attribute.
@@ -87,40 +62,20 @@ unsafe impl Attribute for u8 {
 #[repr(transparent)]
 pub(super) struct Address(pub(super) *mut c_void);
 
-// SAFETY: `CUDNN_TYPE_VOID_PTR` elements are `void *`, and the wrapper is transparent.
-unsafe impl Attribute for Address {
-    const TYPE: Type = Type::CUDNN_TYPE_VOID_PTR;
-}
-
 /// A numerical note, read as a plain number: a newer library may have notes the binding lacks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct NumericalNote(pub(super) u32);
-
-// SAFETY: the elements are a C enum of 32 bits, and any value is a valid `u32`.
-unsafe impl Attribute for NumericalNote {
-    const TYPE: Type = Type::CUDNN_TYPE_NUMERICAL_NOTE;
-}
 
 /// A behaviour note, read as a plain number for the same reason as [`NumericalNote`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct BehaviorNote(pub(super) u32);
 
-// SAFETY: the elements are a C enum of 32 bits, and any value is a valid `u32`.
-unsafe impl Attribute for BehaviorNote {
-    const TYPE: Type = Type::CUDNN_TYPE_BEHAVIOR_NOTE;
-}
-
 /// A knob type, read as a plain number for the same reason as [`NumericalNote`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(super) struct KnobType(pub(super) u32);
-
-// SAFETY: the elements are a C enum of 32 bits, and any value is a valid `u32`.
-unsafe impl Attribute for KnobType {
-    const TYPE: Type = Type::CUDNN_TYPE_KNOB_TYPE;
-}
 
 /// One backend descriptor, destroyed on drop.
 pub(super) struct Descriptor {

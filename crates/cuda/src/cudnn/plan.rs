@@ -33,30 +33,21 @@ pub struct ExecutionPlan {
 impl ExecutionPlan {
     /// The plan of an engine configuration, or nothing when it cannot be built.
     pub(super) fn of(handle: &Handle, config: Descriptor) -> Result<Option<Self>, CudnnError> {
-        let handle = handle.clone();
         if is_compiled_at_run_time(&config)? {
             // See Note [Workspaces without building].
             let workspace = workspace(&config)?;
             return Ok(Some(ExecutionPlan {
                 config,
                 ready: OnceCell::new(),
-                handle,
+                handle: handle.clone(),
                 workspace,
                 numbers: Vec::new(),
             }));
         }
-        let Ok(plan) = build(&handle, &config) else {
-            return Ok(None);
-        };
-        let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
-        let workspace = bytes(size);
-        Ok(Some(ExecutionPlan {
-            config,
-            ready: OnceCell::from(plan),
-            handle,
-            workspace,
-            numbers: Vec::new(),
-        }))
+        match build(handle, &config) {
+            Ok(plan) => ExecutionPlan::built(handle, config, plan, Vec::new()).map(Some),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The plan of an engine configuration for a graph with numbers in it, made ready now.
@@ -66,6 +57,15 @@ impl ExecutionPlan {
         numbers: Vec<(i64, f32)>,
     ) -> Result<Self, CudnnError> {
         let plan = build(handle, &config)?;
+        ExecutionPlan::built(handle, config, plan, numbers)
+    }
+
+    fn built(
+        handle: &Handle,
+        config: Descriptor,
+        plan: Descriptor,
+        numbers: Vec<(i64, f32)>,
+    ) -> Result<Self, CudnnError> {
         let size = plan.read_one(Name::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 0_i64)?;
         Ok(ExecutionPlan {
             config,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, result};
+use half::{bf16, f16};
 
 use crate::device::sim::workspaces::parse_layer;
 use crate::program::{Convolution, ConvolutionLayer, ConvolutionPass, Operation};
@@ -175,41 +176,23 @@ fn by_definition(call: &Convolution, x: &mut [f64], w: &mut [f64], y: &mut [f64]
 /// Whole numbers up to 2,048 as the bytes of an element type.
 #[allow(clippy::cast_possible_truncation)] // whole numbers of a few bits
 fn encode(values: &[f64], dtype: DType) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| {
-            let single = (*value as f32).to_bits();
-            match dtype {
-                DType::Float32 => single.to_le_bytes().to_vec(),
-                DType::BFloat16 => ((single >> 16) as u16).to_le_bytes().to_vec(),
-                _ if single << 1 == 0 => vec![0, 0],
-                _ => {
-                    let exponent = ((single >> 23) & 0xFF) + 15 - 127;
-                    let half = (single >> 16 & 0x8000) | exponent << 10 | (single >> 13 & 0x3FF);
-                    (half as u16).to_le_bytes().to_vec()
-                }
-            }
-        })
-        .collect()
+    let bytes = |value: &f64| match dtype {
+        DType::Float32 => (*value as f32).to_le_bytes().to_vec(),
+        DType::BFloat16 => bf16::from_f64(*value).to_le_bytes().to_vec(),
+        _ => f16::from_f64(*value).to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
 }
 
 fn decode(bytes: &[u8], dtype: DType) -> Vec<f64> {
-    let half = |bytes: &[u8]| u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    bytes
-        .chunks_exact(usize::try_from(dtype.size()).unwrap())
-        .map(|bytes| {
-            let single = match dtype {
-                DType::Float32 => u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-                DType::BFloat16 => half(bytes) << 16,
-                _ if half(bytes).trailing_zeros() >= 15 => 0,
-                _ => {
-                    let exponent = ((half(bytes) >> 10) & 0x1F) + 127 - 15;
-                    (half(bytes) & 0x8000) << 16 | exponent << 23 | (half(bytes) & 0x3FF) << 13
-                }
-            };
-            f64::from(f32::from_bits(single))
-        })
-        .collect()
+    let number = |bytes: &[u8]| match (dtype, bytes) {
+        (DType::Float32, bytes) => f32::from_le_bytes(bytes.try_into().unwrap()).into(),
+        (DType::BFloat16, &[low, high]) => bf16::from_le_bytes([low, high]).to_f64(),
+        (_, &[low, high]) => f16::from_le_bytes([low, high]).to_f64(),
+        _ => panic!("{dtype} takes {} bytes", bytes.len()),
+    };
+    let size = usize::try_from(dtype.size()).unwrap();
+    bytes.chunks_exact(size).map(number).collect()
 }
 
 /// Device memory from the driver.

@@ -51,22 +51,11 @@ impl Gpu {
     /// primary context, the one PyTorch uses, current on this thread. Takes some 0.3 s and as much
     /// device memory as the driver needs for a context.
     pub fn open(index: u32) -> Result<Rc<Gpu>, GpuError> {
-        if !Library::Driver.is_present() {
-            return Err(GpuError::LibrariesMissing {
-                libraries: Library::Driver.to_string(),
-            });
-        }
         let count = count_devices()?;
         if index >= count {
             return Err(GpuError::NoSuchDevice { index, count });
         }
-        let ordinal =
-            c_int::try_from(index).map_err(|_| GpuError::NoSuchDevice { index, count })?;
-        let mut device: CUdevice = 0;
-        // SAFETY: the driver is initialised, and `device` is a place for the handle.
-        check("cuDeviceGet", unsafe {
-            sys::cuDeviceGet(&raw mut device, ordinal)
-        })?;
+        let device = device_of(index)?;
         let (facts, has_event_times) = read_facts(device)?;
         libraries::expect_one_release(&facts.cuda)?;
         let mut context: CUcontext = ptr::null_mut();
@@ -90,19 +79,7 @@ impl Gpu {
 
     /// What every card says about itself, in CUDA's order, without a context on any.
     pub fn inventory() -> Result<Vec<Facts>, GpuError> {
-        if !Library::Driver.is_present() {
-            return Err(GpuError::LibrariesMissing {
-                libraries: Library::Driver.to_string(),
-            });
-        }
-        let facts = |ordinal: u32| {
-            let mut device: CUdevice = 0;
-            // SAFETY: the driver is initialised, and `device` is a place for the handle.
-            check("cuDeviceGet", unsafe {
-                sys::cuDeviceGet(&raw mut device, ordinal.cast_signed())
-            })?;
-            read_facts(device).map(|(facts, _)| facts)
-        };
+        let facts = |ordinal: u32| read_facts(device_of(ordinal)?).map(|(facts, _)| facts);
         (0..count_devices()?).map(facts).collect()
     }
 
@@ -139,40 +116,6 @@ impl Gpu {
             self.side.set(create_stream()?);
         }
         Ok(self.side.get())
-    }
-
-    /// Marks the present point of the side stream.
-    pub(crate) fn record_side(&self, event: &Event) -> Result<(), GpuError> {
-        let side = self.side()?;
-        // SAFETY: event and stream are live and of the same context.
-        check("cuEventRecord", unsafe {
-            sys::cuEventRecord(event.raw, side)
-        })
-    }
-
-    /// Has the side stream wait for a point of the stream.
-    pub(crate) fn side_waits_for(&self, event: &Event) -> Result<(), GpuError> {
-        let side = self.side()?;
-        // SAFETY: event and stream are live and of the same context.
-        check("cuStreamWaitEvent", unsafe {
-            sys::cuStreamWaitEvent(side, event.raw, 0)
-        })
-    }
-
-    /// Has the stream wait for a point of the side stream.
-    pub(crate) fn waits_for(&self, event: &Event) -> Result<(), GpuError> {
-        // SAFETY: event and stream are live and of the same context.
-        check("cuStreamWaitEvent", unsafe {
-            sys::cuStreamWaitEvent(self.stream, event.raw, 0)
-        })
-    }
-
-    /// Marks the present point of the stream.
-    pub(crate) fn record(&self, event: &Event) -> Result<(), GpuError> {
-        // SAFETY: event and stream are live and of the same context.
-        check("cuEventRecord", unsafe {
-            sys::cuEventRecord(event.raw, self.stream)
-        })
     }
 
     /// Takes down that this process holds memory of the card: see Note [Addresses] in `held`.
@@ -257,6 +200,22 @@ impl Event {
         Ok(Event { raw })
     }
 
+    /// Marks the present point of a stream of the same card.
+    pub(crate) fn record(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: event and stream are live and of the same context.
+        check("cuEventRecord", unsafe {
+            sys::cuEventRecord(self.raw, stream)
+        })
+    }
+
+    /// Has a stream of the same card wait for the point that was marked.
+    pub(crate) fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+        // SAFETY: event and stream are live and of the same context.
+        check("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(stream, self.raw, 0)
+        })
+    }
+
     /// Milliseconds from `self` to `end`, both recorded and passed.
     pub(crate) fn elapsed_ms(&self, end: &Event) -> Result<f64, GpuError> {
         let mut milliseconds = 0_f32;
@@ -288,8 +247,9 @@ fn create_stream() -> Result<CUstream, GpuError> {
     Ok(stream)
 }
 
-/// How many GPUs the process sees. A missing driver library is the caller's to check.
+/// How many GPUs the process sees.
 fn count_devices() -> Result<u32, GpuError> {
+    Library::Driver.expect_present()?;
     // SAFETY: the library is present, and initialisation may be repeated.
     check("cuInit", unsafe { sys::cuInit(0) })?;
     let mut count: c_int = 0;
@@ -298,6 +258,16 @@ fn count_devices() -> Result<u32, GpuError> {
         sys::cuDeviceGetCount(&raw mut count)
     })?;
     Ok(u32::try_from(count).unwrap_or(0))
+}
+
+/// The device of an index below [`count_devices`], which was asked before.
+fn device_of(index: u32) -> Result<CUdevice, GpuError> {
+    let mut device: CUdevice = 0;
+    // SAFETY: the driver is initialised, and `device` is a place for the handle.
+    check("cuDeviceGet", unsafe {
+        sys::cuDeviceGet(&raw mut device, index.cast_signed())
+    })?;
+    Ok(device)
 }
 
 fn read_facts(device: CUdevice) -> Result<(Facts, bool), GpuError> {
@@ -352,7 +322,7 @@ fn read_facts(device: CUdevice) -> Result<(Facts, bool), GpuError> {
         },
         total: Bytes(total as u64),
         cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
-        cudnn: cudnn_version(),
+        cudnn: cudnn::version().ok().map(libraries::three_parts),
     };
     Ok((facts, version >= 12080))
 }
@@ -364,16 +334,6 @@ fn attribute(device: CUdevice, attribute: CUdevice_attribute) -> Result<u32, Gpu
         sys::cuDeviceGetAttribute(&raw mut value, attribute, device)
     })?;
     Ok(u32::try_from(value).unwrap_or(0))
-}
-
-fn cudnn_version() -> Option<String> {
-    let version = cudnn::version().ok()?;
-    Some(format!(
-        "{}.{}.{}",
-        version / 10000,
-        version % 10000 / 100,
-        version % 100
-    ))
 }
 
 /// NVML's way to write the identifier of a card, or of a part of one.

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::error::GpuError;
+use crate::nvrtc::compile;
 
 batchfit_step::listed! {
     /// A library that running on a GPU needs.
@@ -36,6 +37,16 @@ impl Library {
         }
     }
 
+    /// Fails where the library cannot be loaded.
+    pub(crate) fn expect_present(self) -> Result<(), GpuError> {
+        if self.is_present() {
+            return Ok(());
+        }
+        Err(GpuError::LibrariesMissing {
+            libraries: self.to_string(),
+        })
+    }
+
     /// Its version, in its maker's words; that of the driver is the newest CUDA that it serves. `None` where the library
     /// is missing or does not say.
     pub fn version(self) -> Option<String> {
@@ -52,30 +63,14 @@ impl Library {
             }
             Library::CublasLt => {
                 // SAFETY: the library is present, and the function has no preconditions.
-                let version = unsafe { cudarc::cublaslt::sys::cublasLtGetVersion() };
-                Some(format!(
-                    "{}.{}.{}",
-                    version / 10000,
-                    version / 100 % 100,
-                    version % 100
-                ))
+                Some(three_parts(unsafe {
+                    cudarc::cublaslt::sys::cublasLtGetVersion()
+                }))
             }
-            Library::Cudnn => {
-                let version = crate::cudnn::version().ok()?;
-                Some(format!(
-                    "{}.{}.{}",
-                    version / 10000,
-                    version / 100 % 100,
-                    version % 100
-                ))
-            }
+            Library::Cudnn => crate::cudnn::version().ok().map(three_parts),
             Library::Nvrtc => {
-                let (mut major, mut minor) = (0, 0);
-                // SAFETY: the library is present, and both are places for a number.
-                let status =
-                    unsafe { cudarc::nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-                let is_known = status == cudarc::nvrtc::sys::nvrtcResult::NVRTC_SUCCESS;
-                is_known.then(|| format!("{major}.{minor}"))
+                let (major, minor) = compile::version().ok()?;
+                Some(format!("{major}.{minor}"))
             }
         }
     }
@@ -87,6 +82,12 @@ impl Library {
             .filter(|library| !library.is_present())
             .collect()
     }
+}
+
+/// `9.19.0`, of 91900.
+pub(crate) fn three_parts(version: usize) -> String {
+    let (major, minor, patch) = (version / 10000, version / 100 % 100, version % 100);
+    format!("{major}.{minor}.{patch}")
 }
 
 impl fmt::Display for Library {
@@ -106,9 +107,11 @@ impl fmt::Display for Library {
 /// `driver` is the newest release that the driver serves, such as `13.0`. Minor releases of one major release go
 /// together ("CUDA Compatibility", minor version compatibility).
 pub(super) fn expect_one_release(driver: &str) -> Result<(), GpuError> {
+    let nvrtc_release = compile::version().ok();
+    let nvrtc_release = nvrtc_release.and_then(|(major, _)| u32::try_from(major).ok());
     let found = [
         (Library::CublasLt, cublas_release()),
-        (Library::Nvrtc, nvrtc_release()),
+        (Library::Nvrtc, nvrtc_release),
         (Library::Cudnn, crate::cudnn::cuda_release()),
     ];
     let found: Vec<_> = found
@@ -149,17 +152,6 @@ fn cublas_release() -> Option<u32> {
     // SAFETY: the library is present, and the function has no preconditions.
     let version = unsafe { cudarc::cublaslt::sys::cublasLtGetCudartVersion() };
     u32::try_from(version / 1000).ok()
-}
-
-fn nvrtc_release() -> Option<u32> {
-    if !Library::Nvrtc.is_present() {
-        return None;
-    }
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: the library is present, and both are places for a number.
-    let status = unsafe { cudarc::nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-    let is_known = status == cudarc::nvrtc::sys::nvrtcResult::NVRTC_SUCCESS;
-    u32::try_from(major).ok().filter(|_| is_known)
 }
 
 #[cfg(test)]

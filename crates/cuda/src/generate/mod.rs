@@ -21,7 +21,7 @@ use crate::program::{Form, Generated};
 use super::layout::Operand;
 
 pub(super) use groups::parts;
-pub(super) use source::{Changing, Source, divider_of, element};
+pub(super) use source::{Changing, Source, divider_of, divider_parts, element};
 
 /// A launch of a generated kernel.
 #[derive(Debug, Clone)]

@@ -260,13 +260,18 @@ fn types(operation: &Operation<'_>) -> (Computed, Computed) {
     (result, promoted.unwrap_or(result))
 }
 
-/// A factor and a shift that divide a number below 2^31, in the low and the high half of a word:
-/// `(high half of n * factor + n) >> shift`.
-pub(crate) fn divider_of(length: u64) -> u64 {
+/// A factor and a shift that divide a number below 2^31: `(high half of n * factor + n) >> shift`.
+pub(crate) fn divider_parts(length: u64) -> (u32, u32) {
     let length = length.clamp(1, 1 << 31);
     let shift = length.next_power_of_two().trailing_zeros();
     let factor = (((1_u64 << shift) - length) << 32) / length + 1;
-    u64::from(shift) << 32 | factor & u64::from(u32::MAX)
+    (u32::try_from(factor).unwrap_or(u32::MAX), shift)
+}
+
+/// The same in the low and the high half of a word.
+pub(crate) fn divider_of(length: u64) -> u64 {
+    let (factor, shift) = divider_parts(length);
+    u64::from(shift) << 32 | u64::from(factor)
 }
 
 /// How an element lies in memory.

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use crate::device::{Launch, LaunchError};
 use crate::driver::error::GpuError;
 use crate::driver::gpu::{Event, Gpu};
+use crate::driver::libraries::three_parts;
 use crate::layout::{Operand, Operands};
 use crate::program::{Collective, Reduction};
 use crate::shape::DType;
@@ -150,8 +151,7 @@ impl Communicator {
         // SAFETY: `version` is a place for the number.
         let status = unsafe { (nccl.get_version)(&raw mut version) };
         nccl.check("ncclGetVersion", ptr::null_mut(), status)?;
-        let (major, minor, patch) = (version / 10000, version % 10000 / 100, version % 100);
-        Ok(format!("{major}.{minor}.{patch}"))
+        Ok(three_parts(usize::try_from(version).unwrap_or(0)))
     }
 
     /// Which rank this is, from 0.
@@ -207,12 +207,13 @@ impl Communicator {
         launch: &Launch<'_>,
     ) -> Result<(), GpuError> {
         let begin = self.mark()?;
-        self.gpu.record(&begin)?;
-        self.gpu.side_waits_for(&begin)?;
+        let side = self.gpu.side()?;
+        begin.record(self.gpu.stream())?;
+        begin.hold(side)?;
         self.send(call)?;
         // What it began behind needs its mark no more: both streams took note of it.
         let end = begin;
-        self.gpu.record_side(&end)?;
+        end.record(side)?;
         let operands = [&call.input, &call.output];
         let views = launch.call.inputs.iter().chain(&launch.call.outputs);
         let address = |view: &crate::program::View| {
@@ -250,8 +251,8 @@ impl Communicator {
         let memory: Vec<_> = all
             .map(|operand| operand.address..operand.address + operand.span())
             .collect();
-        let gpu = &self.gpu;
-        let wait = |mark: &Event| gpu.waits_for(mark);
+        let stream = self.gpu.stream();
+        let wait = |mark: &Event| mark.hold(stream);
         self.flights.wait_for(&memory, wait)?;
         if launch.call.workspace.is_some() {
             // How long it is, is the library's affair.
@@ -262,8 +263,8 @@ impl Communicator {
 
     /// Has what is queued from here on wait for all collectives.
     pub(crate) fn let_all_pass(&mut self) -> Result<(), GpuError> {
-        let gpu = &self.gpu;
-        self.flights.wait_for_all(|mark| gpu.waits_for(mark))
+        let stream = self.gpu.stream();
+        self.flights.wait_for_all(|mark| mark.hold(stream))
     }
 
     fn send(&self, call: &CollectiveCall) -> Result<(), GpuError> {

@@ -20,11 +20,7 @@ pub(crate) fn compile_all(
     options: &[&str],
     cache: KernelCache<'_>,
 ) -> Result<Vec<Vec<u8>>, GpuError> {
-    if !Library::Nvrtc.is_present() {
-        return Err(GpuError::LibrariesMissing {
-            libraries: Library::Nvrtc.to_string(),
-        });
-    }
+    Library::Nvrtc.expect_present()?;
     let next = AtomicUsize::new(0);
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let work = || {
@@ -135,7 +131,8 @@ fn compile(
 }
 
 /// The compiler's major and minor version.
-fn version() -> Result<(i32, i32), GpuError> {
+pub(crate) fn version() -> Result<(i32, i32), GpuError> {
+    Library::Nvrtc.expect_present()?;
     let (mut major, mut minor): (c_int, c_int) = (0, 0);
     // SAFETY: the library is present, and both are places for a number.
     check("nvrtcVersion", unsafe {

@@ -83,14 +83,20 @@ struct Extents {
     keys: u64,
 }
 
-fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError> {
-    match operand.strides[..] {
-        [batch, head, position, feature] => Ok(View4 {
+impl View4 {
+    /// An operand under four strides; `None` where these are not so many.
+    fn of(operand: &Operand, strides: &[u64]) -> Option<View4> {
+        let strides = <[u64; 4]>::try_from(strides).ok()?;
+        Some(View4 {
             array: operand.array(),
-            strides: [batch, head, position, feature].map(u64::cast_signed),
-        }),
-        _ => Err(operands.failed(format!("{:?} is not four-dimensional", operand.shape))),
+            strides: strides.map(u64::cast_signed),
+        })
     }
+}
+
+fn view(operands: &Operands<'_>, operand: &Operand) -> Result<View4, LaunchError> {
+    View4::of(operand, &operand.strides)
+        .ok_or_else(|| operands.failed(format!("{:?} is not four-dimensional", operand.shape)))
 }
 
 /// A mask or its gradient, seen for all scores; nothing where there is none.
@@ -107,13 +113,9 @@ fn of_scores(
         return Err(operands.failed(format!("{:?} is not four-dimensional", query.shape)));
     };
     let strides = operand.strides_under(&[samples, heads, queries, keys]);
-    match strides.as_deref() {
-        Some(&[batch, head, position, feature]) => Ok(View4 {
-            array: operand.array(),
-            strides: [batch, head, position, feature].map(u64::cast_signed),
-        }),
-        _ => Err(operands.failed(format!("{:?} is no mask of these scores", operand.shape))),
-    }
+    strides
+        .and_then(|strides| View4::of(operand, &strides))
+        .ok_or_else(|| operands.failed(format!("{:?} is no mask of these scores", operand.shape)))
 }
 
 fn common(

@@ -1,5 +1,6 @@
 //! Launches of elementwise kernels: elementwise.cu.
 
+use crate::generate::divider_parts;
 use crate::layout::{Loop, MAX_RANK, fixed};
 use crate::ops::prelude::*;
 use crate::program::{Binary, Unary};
@@ -137,17 +138,17 @@ pub(crate) fn map(plan: &mut Plan, operands: &Operands<'_>, function: Map) -> Qu
     if let Some(last) = groups.last_mut() {
         *last = *last * work / out.count();
     }
-    let mut dividers = [(0, 0); MAX_RANK];
-    for (divider, length) in dividers.iter_mut().zip(&groups) {
-        *divider = divider_of(*length);
+    let (mut factors, mut shifts) = ([0; MAX_RANK], [0; MAX_RANK]);
+    for ((factor, shift), length) in factors.iter_mut().zip(&mut shifts).zip(&groups) {
+        (*factor, *shift) = divider_parts(*length);
     }
     let arguments = MapArguments {
         out: seen(out, &steps.strides[0])?,
         a: seen(a, &steps.strides[1])?,
         b: seen(b, &steps.strides[2])?,
         shape: fixed(&groups).ok_or_else(too_many)?,
-        factors: dividers.map(|(factor, _)| factor),
-        shifts: dividers.map(|(_, shift)| shift),
+        factors,
+        shifts,
         is_short: i32::from(work < 1 << 31),
         count: work.cast_signed(),
         rank: i32::try_from(steps.shape.len()).unwrap_or(i32::MAX),
@@ -164,14 +165,6 @@ pub(crate) fn map(plan: &mut Plan, operands: &Operands<'_>, function: Map) -> Qu
     };
     plan.launch(kernel, grid, &arguments);
     Ok(())
-}
-
-/// A factor and a shift that divide a number below 2^31: `(high half of n * factor + n) >> shift`.
-fn divider_of(length: u64) -> (u32, u32) {
-    let length = length.clamp(1, 1 << 31);
-    let shift = length.next_power_of_two().trailing_zeros();
-    let factor = (((1_u64 << shift) - length) << 32) / length + 1;
-    (u32::try_from(factor).unwrap_or(u32::MAX), shift)
 }
 
 /// A kernel for operands without gaps.
@@ -268,7 +261,7 @@ mod tests {
     #[test]
     fn dividers_divide() {
         for length in [1, 2, 3, 7, 64, 1000, 50_257, 65_535, 1 << 20, (1 << 31) - 1] {
-            let (factor, shift) = divider_of(length);
+            let (factor, shift) = divider_parts(length);
             let around = [
                 0,
                 1,

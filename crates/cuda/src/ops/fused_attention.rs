@@ -270,16 +270,18 @@ fn failed(error: &CudnnError) -> LaunchError {
 fn layout(operand: &Operand) -> Option<Layout> {
     let dims: [u64; 4] = operand.shape[..].try_into().ok()?;
     let strides: [u64; 4] = operand.strides[..].try_into().ok()?;
-    let step = operand.dtype.size();
-    let is_aligned = |bytes: u64| bytes.is_multiple_of(ROW_ALIGNMENT);
-    let is_taken = strides[3] == 1
-        && is_aligned(operand.address)
-        && is_aligned(dims[3] * step)
-        && strides[..3].iter().all(|stride| is_aligned(stride * step));
-    is_taken.then(|| Layout {
+    let is_whole = (dims[3] * operand.dtype.size()).is_multiple_of(ROW_ALIGNMENT);
+    (is_whole && has_aligned_rows(operand, strides)).then(|| Layout {
         dims: dims.map(u64::cast_signed),
         strides: strides.map(u64::cast_signed),
     })
+}
+
+/// Whether rows of an operand, seen under these strides, begin at aligned addresses and have no gaps.
+fn has_aligned_rows(operand: &Operand, [outer @ .., last]: [u64; 4]) -> bool {
+    let is_aligned = |bytes: u64| bytes.is_multiple_of(ROW_ALIGNMENT);
+    let step = operand.dtype.size();
+    last == 1 && is_aligned(operand.address) && outer.iter().all(|stride| is_aligned(stride * step))
 }
 
 /// What is added to scores: lengths of one where it broadcasts, other rows aligned.
@@ -291,12 +293,7 @@ fn broadcast_layout(operand: &Operand) -> Option<Layout> {
             (dims[missing + d], strides[missing + d]) = (*length, *stride);
         }
     }
-    let step = operand.dtype.size();
-    let is_taken = strides[3] == 1
-        && operand.address.is_multiple_of(ROW_ALIGNMENT)
-        && strides[..3]
-            .iter()
-            .all(|stride| (stride * step).is_multiple_of(ROW_ALIGNMENT));
+    let is_taken = has_aligned_rows(operand, strides);
     // The stride of a length of one says nothing; the library wants one all the same.
     for d in (0..3).rev() {
         if dims[d] == 1 {

@@ -106,11 +106,7 @@ struct Side {
 impl MatMul {
     /// Opens the library on the current context.
     pub(crate) fn open() -> Result<MatMul, GpuError> {
-        if !Library::CublasLt.is_present() {
-            return Err(GpuError::LibrariesMissing {
-                libraries: Library::CublasLt.to_string(),
-            });
-        }
+        Library::CublasLt.expect_present()?;
         let mut handle: cublasLtHandle_t = ptr::null_mut();
         // SAFETY: the library is present, a context is current, and `handle` is a place.
         check("cublasLtCreate", unsafe {
@@ -274,23 +270,16 @@ fn side_of(operand: &Operand) -> Option<Side> {
     };
     let alignment = alignment_of(operand.address);
     // A dimension of length one has no neighbours, so its stride says nothing.
-    if (*columns == 1 || *right == 1) && (*rows == 1 || *down >= *columns) {
-        let pitch = if *rows == 1 { *columns } else { *down };
-        Some(Side {
-            is_transposed: false,
-            pitch,
+    let side = |is_transposed, [outer, inner]: [u64; 2], [pitch, step]: [u64; 2]| {
+        let is_taken = (inner == 1 || step == 1) && (outer == 1 || pitch >= inner);
+        is_taken.then_some(Side {
+            is_transposed,
+            pitch: if outer == 1 { inner } else { pitch },
             alignment,
         })
-    } else if (*rows == 1 || *down == 1) && (*columns == 1 || *right >= *rows) {
-        let pitch = if *columns == 1 { *rows } else { *right };
-        Some(Side {
-            is_transposed: true,
-            pitch,
-            alignment,
-        })
-    } else {
-        None
-    }
+    };
+    let plain = side(false, [*rows, *columns], [*down, *right]);
+    plain.or_else(|| side(true, [*columns, *rows], [*right, *down]))
 }
 
 /// Everything about a product but its addresses.

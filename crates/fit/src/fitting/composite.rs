@@ -5,25 +5,26 @@ use super::probing::runner::{ProbeOutcome, Runner as _, StepTime};
 use super::probing::simulator::Simulator;
 use super::recommendation::headroom::VariantHeadroom;
 use super::{lengths, soak};
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, ProbeReport};
 use crate::units::Bytes;
-use crate::{EngineError, FitResult, Headroom, Work};
+use crate::{FitResult, Headroom, Work};
 
 impl FitEngine {
     /// Answers a request with several lengths, or with a soak.
-    pub(super) fn fit_in_parts(
-        &self,
-        request: &Request,
-        work: &Work<'_>,
-    ) -> Result<FitResult, EngineError> {
-        let (mut result, each) = match &request.lengths {
+    pub(super) fn fit_in_parts(&self, request: &Request, work: &Work<'_>) -> Result<FitResult> {
+        // What one other key alone asks for is left free of what lasts.
+        let is_soaked = request.soak.is_some() && card(request).is_some();
+        let confirmed = is_soaked.then(|| request.confirmed());
+        let asked = confirmed.as_ref().unwrap_or(request);
+        let (mut result, each) = match &asked.lengths {
             Some(lengths) => {
-                let (result, each) = lengths::fit_each(self, request, lengths, work)?;
+                let (result, each) = lengths::fit_each(self, asked, lengths, work)?;
                 (result, Some(each))
             }
-            None => (self.answer(&request.alone(), work)?, None),
+            None => (self.answer(&asked.alone(), work)?, None),
         };
         if let Some(course) = &request.soak {
             soak::last(request, course, &mut result, work)?;
@@ -44,24 +45,29 @@ pub(super) struct Simulated {
     simulator: Simulator,
     probed: ProbeOutcome,
     limit: Bytes,
-    kept: VariantHeadroom,
 }
 
 impl Simulated {
     /// The headroom at this batch.
     pub(super) fn headroom(&self) -> Bytes {
-        self.kept.bytes(&self.probed.uncertainties, self.limit)
+        self.probed.headroom(self.limit)
+    }
+
+    /// The same probe where answers keep this headroom.
+    pub(super) fn keeping(mut self, kept: VariantHeadroom) -> Simulated {
+        self.probed.headroom = kept;
+        self
     }
 
     /// The same for the answer's document.
     pub(super) fn document(&self) -> Headroom {
-        self.kept.document(&self.probed.uncertainties, self.limit)
+        self.probed.document(self.limit)
     }
 
     /// Whether the batch that it was for would be safe.
-    pub(super) fn is_safe(&mut self, variant: &Variant, batch: u64) -> Result<bool, EngineError> {
+    pub(super) fn is_safe(&mut self, variant: &Variant, batch: u64) -> Result<bool> {
         let probe = |limit| self.simulator.probe(variant, batch, limit, Detail::Verdict);
-        let headroom = self.kept.bytes(&self.probed.uncertainties, self.limit);
+        let headroom = self.probed.headroom(self.limit);
         self.probed.is_safe(headroom, self.limit, probe)
     }
 
@@ -78,18 +84,18 @@ pub(super) fn simulated_probe(
     batch: u64,
     detail: Detail,
     cancel: &Cancel,
-) -> Result<Option<Simulated>, EngineError> {
+) -> Result<Option<Simulated>> {
     let Some(card) = card(request) else {
         return Ok(None);
     };
     let (mut simulator, budget) = simulation(request, card, cancel)?;
     let limit = budget.limit(&variant.parallel);
-    let probed = simulator.probe(variant, batch, limit, detail)?;
+    let mut probed = simulator.probe(variant, batch, limit, detail)?;
+    probed.headroom = VariantHeadroom::of(request, variant);
     Ok(Some(Simulated {
         simulator,
         probed,
         limit,
-        kept: VariantHeadroom::of(request, variant),
     }))
 }
 
@@ -99,7 +105,7 @@ pub(super) fn simulated_step_time(
     variant: &Variant,
     (batch, steps): (u64, u64),
     cancel: &Cancel,
-) -> Result<StepTime, EngineError> {
+) -> Result<StepTime> {
     let Some(card) = card(request) else {
         return Ok(StepTime::Unknown("it did not run on the card"));
     };

@@ -1,17 +1,20 @@
 //! Which devices there are, and which one a request means.
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::EngineError;
 use crate::device::sim::{CARDS, Card, PROCESS_OVERHEAD};
-use crate::engine::card_name;
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::units::Bytes;
 use crate::worker::{Deadlines, Gpu, Supervisor, WorkerCommand, WorkerError};
-use crate::{DeviceKind, DeviceSummary, EngineError};
 
 use super::probing::gpu::translated;
 
@@ -55,8 +58,8 @@ const LISTED: Duration = Duration::from_secs(2);
 /// everywhere.
 #[derive(Debug)]
 pub struct Catalogue {
-    /// What lists GPUs; where nothing does, why there are none.
-    lister: Result<(WorkerCommand, Deadlines), String>,
+    /// The program whose workers list GPUs; where none does, why there are none.
+    lister: Result<(PathBuf, Deadlines), String>,
     listed: Listed,
     /// Whether steps of graphs that are not understood can be recorded.
     pub records: bool,
@@ -66,7 +69,7 @@ impl Catalogue {
     /// The GPUs that workers of this program list.
     pub(super) fn new(program: &Path, deadlines: Deadlines, records: bool) -> Catalogue {
         Catalogue {
-            lister: Ok((WorkerCommand::this_binary(program.to_owned()), deadlines)),
+            lister: Ok((program.to_owned(), deadlines)),
             listed: Listed::default(),
             records,
         }
@@ -88,7 +91,10 @@ impl Catalogue {
             lost: None,
         };
         let listed = match &self.lister {
-            Ok((launch, deadlines)) => Supervisor::list(launch, *deadlines, &Cancel::default()),
+            Ok((program, deadlines)) => {
+                let launch = WorkerCommand::this_binary(program.clone());
+                Supervisor::list(&launch, *deadlines, &Cancel::default())
+            }
             Err(missing) => Ok((Vec::new(), Some(missing.clone()))),
         };
         match listed {
@@ -106,7 +112,7 @@ impl Catalogue {
 
     /// Says whether the request's device is here, before anything is queued, and which card that is: its name and
     /// driver, since `cuda:0` may be another card tomorrow. A simulated one is known by its name.
-    pub fn card(&self, request: &Request) -> Result<Option<String>, EngineError> {
+    pub fn card(&self, request: &Request) -> Result<Option<String>> {
         let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
         let placed = placed(request, inventory)?;
         let resolved = resolve(&placed.device, inventory)?;
@@ -139,7 +145,7 @@ impl Resolved {
 pub(super) fn resolve(
     choice: &DeviceChoice,
     inventory: impl FnOnce() -> Inventory,
-) -> Result<Resolved, EngineError> {
+) -> Result<Resolved> {
     let wanted = match choice {
         DeviceChoice::Sim(name) => {
             let unknown = || {
@@ -193,7 +199,7 @@ pub(super) fn resolve(
 }
 
 /// A GPU of this kind: any that is free where all are, or else an idle one.
-fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved, EngineError> {
+fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved> {
     let all = gpus.len();
     let mut meant: Vec<Gpu> = gpus
         .into_iter()
@@ -227,7 +233,7 @@ const IDLE: Bytes = Bytes::mib(512);
 pub(super) fn placed(
     request: &Request,
     inventory: impl FnOnce() -> Inventory,
-) -> Result<Cow<'_, Request>, EngineError> {
+) -> Result<Cow<'_, Request>> {
     match &request.device {
         DeviceChoice::Auto | DeviceChoice::Cuda(_) | DeviceChoice::Sim(_) => {
             Ok(Cow::Borrowed(request))
@@ -388,98 +394,59 @@ fn dotted((major, minor): (u32, u32)) -> String {
     format!("{major}.{minor}")
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What a device is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// A GPU of this machine.
+    Cuda,
+    /// The memory of a card, without the card.
+    Simulated,
+}
 
-    /// GPUs by name and GiB in use.
-    fn gpus(of: &[(&str, u64)]) -> Vec<Gpu> {
-        let gpu = |(ordinal, (name, used)): (u32, &(&str, u64))| Gpu {
-            ordinal,
-            name: (*name).to_owned(),
-            total_bytes: 80 << 30,
-            free_bytes: (80 - used) << 30,
-            compute: (9, 0),
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
-            driver: None,
-            cudnn: None,
-        };
-        (0..).zip(of).map(gpu).collect()
-    }
+/// One entry of `GET /v1/devices` and of `batchfit devices`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceSummary {
+    /// What a request's `device` says: `cuda:0`, `sim:h200`, `node7/cuda:0`.
+    #[schema(example = "sim:h200")]
+    pub device: String,
+    /// Real or simulated.
+    pub kind: DeviceKind,
+    /// Its name in the catalogue of cards, which as a request's `device` means any such card; null for one that is not there.
+    #[schema(example = "h200")]
+    pub card: Option<String>,
+    /// The card's name; null when it is not known.
+    pub gpu: Option<String>,
+    /// All of its memory.
+    pub memory_bytes: Option<u64>,
+    /// What of it is free, less the framework's own context: the default limit.
+    pub usable_bytes: Option<u64>,
+    /// Its compute capability, like `9.0`.
+    pub compute_capability: Option<String>,
+    /// Streaming multiprocessors.
+    pub multiprocessors: Option<u32>,
+    /// Driver version; null on a simulated device.
+    pub driver: Option<String>,
+    /// cuDNN version; null on a simulated device.
+    pub cudnn: Option<String>,
+    /// Whether requests for it can be answered.
+    pub available: bool,
+    /// When it is not available: what is missing.
+    pub missing: Option<String>,
+    /// Where the numbers are from: a data sheet, a measurement, the driver.
+    pub source: String,
+}
 
-    #[test]
-    fn ranks_take_gpus_that_are_alike_and_free_first() {
-        let mixed = gpus(&[("A", 10), ("B", 0), ("A", 0), ("A", 0), ("B", 0)]);
-        let take = |ranks| together(&DeviceChoice::Auto, &mixed, ranks);
+/// A card as fingerprints name it.
+pub fn card_name(gpu: &str, driver: Option<&str>) -> String {
+    format!("{gpu}, driver {}", driver.unwrap_or("unknown"))
+}
 
-        assert_eq!(take(1).unwrap(), ["cuda:1"]);
-        assert_eq!(take(2).unwrap(), ["cuda:1", "cuda:4"]);
-        assert_eq!(take(3).unwrap(), ["cuda:0", "cuda:2", "cuda:3"]);
-        assert_eq!(
-            take(4).unwrap_err(),
-            "simulated: this machine has 5 GPUs, of which 3 are alike, and the request 4 ranks"
-        );
-    }
-
-    #[test]
-    fn ranks_that_have_no_gpu_each_are_simulated_and_the_reader_told_why() {
-        let one = gpus(&[("A", 0)]);
-
-        let few = together(&DeviceChoice::Auto, &one, 2).unwrap_err();
-        let named = together(&DeviceChoice::Cuda(0), &one, 2).unwrap_err();
-
-        assert_eq!(
-            few,
-            "simulated: this machine has one GPU, and the request 2 ranks"
-        );
-        assert!(named.starts_with("simulated: the request names one GPU, cuda:0, and has 2 ranks"));
-        assert_eq!(
-            together(&DeviceChoice::Cuda(0), &one, 1).unwrap(),
-            ["cuda:0"]
-        );
-    }
-
-    fn nothing_found() -> Inventory {
-        Inventory {
-            gpus: Vec::new(),
-            missing: None,
-            lost: None,
-        }
-    }
-
-    #[test]
-    fn gpus_are_listed_once_for_requests_that_come_together() {
-        let listed = Listed::default();
-        let mut times = 0;
-        let mut list = |age| {
-            listed.no_older_than(age, || {
-                times += 1;
-                nothing_found()
-            });
-        };
-
-        list(Duration::MAX);
-        list(Duration::MAX);
-        list(Duration::ZERO);
-
-        assert_eq!(times, 2);
-    }
-
-    #[test]
-    fn a_listing_whose_workers_crashed_is_not_cached() {
-        let listed = Listed::default();
-        let lost = Inventory {
-            lost: Some("the worker ended while starting".to_owned()),
-            ..nothing_found()
-        };
-
-        let refused = resolve(&DeviceChoice::Cuda(0), || {
-            listed.no_older_than(Duration::MAX, || lost)
-        });
-        let next = listed.no_older_than(Duration::MAX, nothing_found);
-
-        assert!(matches!(refused, Err(EngineError::DeviceFailed { .. })));
-        assert_eq!(next.lost, None);
+/// The card's name and driver in what [`card_name`] gives.
+pub fn named_card(card: &str) -> (&str, Option<&str>) {
+    match card.rsplit_once(", driver ") {
+        Some((gpu, "unknown")) => (gpu, None),
+        Some((gpu, driver)) => (gpu, Some(driver)),
+        None => (card, None),
     }
 }

@@ -6,37 +6,28 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Read as _, Write};
+use std::io::{self, BufRead, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{
-    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
-};
-use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::device::sim;
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{ENGINE_DIGEST, HeadroomCalibration, Request, RequestDocument};
-use crate::worker::{Deadlines, SuspendAwareDeadline, reap};
+use crate::worker::process::{Launch, Running};
+use crate::worker::{Activity, Deadlines, Loss, WorkerError};
 use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 /// How many processes a fit may take with it: what kills two will kill a third.
 const PROCESSES: u32 = 2;
-/// How often a wait looks whether it was cancelled.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a process that closed its stdout may take to end.
-const ENDING: Duration = Duration::from_secs(1);
 /// How long a process may say nothing beside waiting for a GPU. A GPU is opened within two minutes, a probe there takes three by
 /// default, and the simulation of the largest graph some seconds.
 const SILENCE: Duration = Duration::from_mins(15);
 /// The longest line that it may write. An answer with a timeline for each variant has some hundred KiB.
-const LONGEST: u64 = 64 << 20;
-/// Messages that may wait to be read.
-const WAITING: usize = 16;
+const LONGEST: usize = 64 << 20;
 
 /// What the child says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,27 +60,17 @@ pub(super) enum NotStarted {
 /// How a process ended that had no answer.
 struct Died(String);
 
-/// What the child reads: what was learnt, and the request, a line each.
-fn question(request: &Request) -> io::Result<Vec<u8>> {
-    let mut lines = serde_json::to_vec(request.calibration())?;
-    lines.push(b'\n');
-    serde_json::to_writer(&mut lines, &request.self_contained())?;
-    lines.push(b'\n');
-    Ok(lines)
-}
-
 /// Finds the largest batch, as [`Engine::fit`] does, in a process of this program.
 pub(super) fn fit_isolated(
     (program, deadlines): (&Path, Deadlines),
     request: &Request,
     work: &Work<'_>,
-) -> Result<Result<FitResult, EngineError>, NotStarted> {
-    let question = question(request)?;
+) -> Result<Result<FitResult>, NotStarted> {
     let silence = SILENCE + deadlines.turn + 2 * deadlines.probe;
     let mut last = String::new();
     for _ in 0..PROCESSES {
-        let process = Process::start((program, deadlines), &question, work.cancel)?;
-        match process.outcome(silence, work) {
+        let running = start((program, deadlines), request, work.cancel)?;
+        match outcome(running, silence, work) {
             Ok(outcome) => return Ok(outcome),
             Err(Died(cause)) => {
                 warn!("a process that worked on one fit alone {cause}");
@@ -100,14 +81,6 @@ pub(super) fn fit_isolated(
     Ok(Err(EngineError::Died { cause: last }))
 }
 
-/// A child at work; killed when it is dropped.
-struct Process {
-    child: Child,
-    /// Takes the question to the child's stdin, which is open for as long as this is here.
-    orders: Sender<Vec<u8>>,
-    messages: Receiver<Message>,
-}
-
 /// The flag by which a child asks cuDNN as this process does.
 fn ask_cudnn() -> Option<OsString> {
     let mut flag = OsString::from("--ask-cudnn=");
@@ -115,136 +88,67 @@ fn ask_cudnn() -> Option<OsString> {
     Some(flag)
 }
 
-impl Process {
-    /// Starts a child that follows our rules.
-    fn start(
-        (program, deadlines): (&Path, Deadlines),
-        question: &[u8],
-        cancel: &Cancel,
-    ) -> Result<Self, NotStarted> {
-        let Deadlines {
-            start,
-            open,
-            probe,
-            turn,
-            ..
-        } = deadlines;
-        let mut child = Command::new(program)
-            .arg("answer")
-            .args(ask_cudnn())
-            .args(["--probe-deadline", &probe.as_secs().max(1).to_string()])
-            .args(["--open-deadline", &open.as_secs().max(1).to_string()])
-            .args(["--gpu-wait", &turn.as_secs().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let (read, messages) = sync_channel(WAITING);
-        let (orders, to_write) = channel();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let stdin = child.stdin.take().expect("stdin is piped");
-        // Threads, because a child that does not read must not keep us from noticing that the work was cancelled
-        // any more. They end with the child.
-        thread::spawn(move || read_messages(BufReader::new(stdout), &read));
-        thread::spawn(move || write_orders(stdin, &to_write));
-        let mut process = Process {
-            child,
-            orders,
-            messages,
-        };
-        match process.next(start, cancel) {
-            Some(Message::Hello { rules }) if rules == ENGINE_DIGEST => {}
-            Some(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
-            // Cancelled: the loop for the outcome says so.
-            None if cancel.is_cancelled() => return Ok(process),
-            Some(_) | None => return Err(NotStarted::Mute),
-        }
-        // Fails when the child is gone, which is noticed at its stdout.
-        let _ = process.orders.send(question.to_vec());
-        Ok(process)
+/// Starts a child that follows our rules, and asks it.
+fn start(
+    (program, deadlines): (&Path, Deadlines),
+    request: &Request,
+    cancel: &Cancel,
+) -> Result<Running, NotStarted> {
+    let mut arguments: Vec<OsString> = vec!["answer".into()];
+    arguments.extend(ask_cudnn());
+    for (flag, seconds) in [
+        ("--probe-deadline", deadlines.probe.as_secs().max(1)),
+        ("--open-deadline", deadlines.open.as_secs().max(1)),
+        ("--gpu-wait", deadlines.turn.as_secs()),
+    ] {
+        arguments.extend([flag.into(), seconds.to_string().into()]);
     }
-
-    /// Passes progress on until the child has ended, or has said nothing for so long.
-    fn outcome(
-        mut self,
-        silence: Duration,
-        work: &Work<'_>,
-    ) -> Result<Result<FitResult, EngineError>, Died> {
-        loop {
-            match self.next(silence, work.cancel) {
-                Some(Message::Progress { progress: step }) => (work.progress)(step),
-                Some(Message::Answered { result }) => return Ok(Ok(*result)),
-                Some(Message::Failed { error }) => return Ok(Err(error)),
-                None if work.cancel.is_cancelled() => {
-                    return Ok(Err(EngineError::Cancelled));
-                }
-                Some(Message::Hello { .. }) | None => return Err(Died(self.cause())),
-            }
-        }
+    let started = Running::start(&Launch {
+        who: "process of a fit".into(),
+        program,
+        arguments: &arguments,
+        environment: &[],
+        starts_others: false,
+        shares_stderr: true,
+        longest_answer: LONGEST,
+        ending: deadlines.end,
+    });
+    let mut running = started.map_err(|error| match error {
+        WorkerError::Spawn { source, .. } => NotStarted::Spawn(source),
+        _ => NotStarted::Mute,
+    })?;
+    match running.wait(Activity::Starting, deadlines.start, cancel) {
+        Ok(Message::Hello { rules }) if rules == ENGINE_DIGEST => {}
+        Ok(Message::Hello { .. }) => return Err(NotStarted::OtherRules),
+        // The wait for the outcome says so.
+        Err(WorkerError::Cancelled) => return Ok(running),
+        Ok(_) | Err(_) => return Err(NotStarted::Mute),
     }
-
-    /// What the child says next. `None` when it says no more, takes too long or is not wanted any more.
-    fn next(&mut self, within: Duration, cancel: &Cancel) -> Option<Message> {
-        let mut waited = Duration::ZERO;
-        while waited < within && !cancel.is_cancelled() {
-            match self.messages.recv_timeout(POLL_INTERVAL) {
-                Ok(message) => return Some(message),
-                Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
-                Err(RecvTimeoutError::Disconnected) => return None,
-            }
-        }
-        None
-    }
-
-    /// How the child ended; ends it where it has only stopped to make sense.
-    fn cause(&mut self) -> String {
-        let patience = match self.messages.try_recv() {
-            // What closes its stdout is about to end.
-            Err(TryRecvError::Disconnected) => ENDING,
-            Ok(_) | Err(TryRecvError::Empty) => Duration::ZERO,
-        };
-        match reap(
-            &mut self.child,
-            &mut SuspendAwareDeadline::of(patience),
-            POLL_INTERVAL,
-        ) {
-            Some(status) => format!("ended ({status})"),
-            None => "stopped to answer".to_owned(),
-        }
-    }
+    // What it reads: what was learnt, and the request, a line each.
+    running.tell(&request.calibration());
+    running.tell(&request.self_contained());
+    Ok(running)
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        // An error here means that it has ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn write_orders(mut stdin: ChildStdin, orders: &Receiver<Vec<u8>>) {
-    for order in orders {
-        if stdin.write_all(&order).is_err() {
-            return;
-        }
-    }
-}
-
-/// Hands over what the child says until it says something else, or nothing more.
-fn read_messages(mut stdout: impl BufRead, messages: &SyncSender<Message>) {
-    let mut line = Vec::new();
+/// Passes progress on until the child has ended, or has said nothing for so long.
+fn outcome(
+    mut running: Running,
+    silence: Duration,
+    work: &Work<'_>,
+) -> Result<Result<FitResult>, Died> {
     loop {
-        line.clear();
-        let read = stdout.by_ref().take(LONGEST).read_until(b'\n', &mut line);
-        if !matches!(read, Ok(1..)) {
-            return;
-        }
-        // From a text, as what a worker says: the reading of a report is compiled for each source.
-        let message = str::from_utf8(&line).map(serde_json::from_str);
-        let Ok(Ok(message)) = message else {
-            return;
-        };
-        if messages.send(message).is_err() {
-            return;
+        match running.wait(Activity::Opening, silence, work.cancel) {
+            Ok(Message::Progress { progress }) => (work.progress)(progress),
+            Ok(Message::Answered { result }) => return Ok(Ok(*result)),
+            Ok(Message::Failed { error }) => return Ok(Err(error)),
+            Err(WorkerError::Cancelled) => return Ok(Err(EngineError::Cancelled)),
+            Err(WorkerError::Lost {
+                loss: Loss::Exited(status) | Loss::HalfLine(status),
+                ..
+            }) => return Err(Died(format!("ended ({status})"))),
+            Ok(Message::Hello { .. }) | Err(_) => {
+                return Err(Died("stopped to answer".to_owned()));
+            }
         }
     }
 }
@@ -297,6 +201,7 @@ pub fn run_isolated(
 mod tests {
     use std::fs;
     use std::path::PathBuf;
+    use std::process::Command;
 
     use super::*;
 
@@ -326,7 +231,7 @@ mod tests {
         }
 
         /// Cancelled at the first step that it tells of.
-        fn fit(&self) -> Result<Result<FitResult, EngineError>, NotStarted> {
+        fn fit(&self) -> Result<Result<FitResult>, NotStarted> {
             let cancel = Cancel::default();
             let work = Work {
                 cancel: &cancel,
@@ -340,7 +245,7 @@ mod tests {
     fn deadlines() -> Deadlines {
         Deadlines {
             start: Duration::from_mins(5),
-            ..Deadlines::default()
+            ..Deadlines::USUAL
         }
     }
 
@@ -410,9 +315,9 @@ mod tests {
     fn a_process_that_says_nothing_is_given_up() {
         let script = Script::new(&format!("{}\nexec sleep 1000", handshake()));
         let with = (script.program.as_path(), deadlines());
-        let process = Process::start(with, b"{}\n", &Cancel::NEVER).unwrap();
+        let running = start(with, &request(), &Cancel::NEVER).unwrap();
 
-        let outcome = process.outcome(3 * POLL_INTERVAL, &Work::UNWATCHED);
+        let outcome = outcome(running, Duration::from_millis(60), &Work::UNWATCHED);
 
         assert!(matches!(outcome, Err(Died(cause)) if cause == "stopped to answer"));
     }
@@ -422,14 +327,19 @@ mod tests {
         use crate::FitEngine;
 
         let engine = FitEngine::new(PathBuf::from("/nowhere/batchfit"));
-        let question = question(&request()).unwrap();
+        let document = serde_json::to_string(&request().self_contained()).unwrap();
         let mut said = Vec::new();
-        run_isolated(&engine, &mut question.as_slice(), &mut said).unwrap();
+        run_isolated(
+            &engine,
+            &mut format!("[]\n{document}\n").as_bytes(),
+            &mut said,
+        )
+        .unwrap();
 
-        let (sender, messages) = sync_channel(1 << 10);
-        read_messages(said.as_slice(), &sender);
-        drop(sender);
-        let messages: Vec<Message> = messages.iter().collect();
+        let lines = said.split_inclusive(|byte| *byte == b'\n');
+        let messages: Vec<Message> = lines
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect();
         assert!(matches!(&messages[0], Message::Hello { rules } if rules == ENGINE_DIGEST));
         let Some(Message::Answered { result }) = messages.last() else {
             panic!("{:?}", messages.last())

@@ -6,7 +6,6 @@ mod devices;
 mod engine;
 mod isolated;
 mod lengths;
-mod memory_budget;
 mod plan;
 mod prediction;
 mod probing;
@@ -19,10 +18,14 @@ mod variant_search;
 #[cfg(test)]
 mod tests;
 
-pub use devices::Catalogue;
-pub use engine::FitEngine;
+pub use devices::{Catalogue, DeviceKind, DeviceSummary, card_name, named_card};
+pub(crate) use engine::NO_RECORDER;
+pub use engine::{Engine, EngineError, FitEngine, Isolation, Progress, Runs, Work};
 pub use isolated::run_isolated;
 pub use prediction::predict;
 pub use recorded::FromRecordings;
 pub use soak::{FailingStep, SafeBatch, SoakResult, SoakStep, StepKind, soak};
 pub(crate) use soak::{check as check_soak, on_a_gpu as soak_on_a_gpu};
+
+/// What comes of a part of a fit.
+type Result<T, E = EngineError> = std::result::Result<T, E>;

@@ -1,12 +1,13 @@
 //! Which micro-batch, and how many of them make the batch that is wanted.
 
+use crate::Exactly;
+use crate::fitting::Result;
 use crate::model::{Mode, Objective, Request, Variant};
 use crate::search::headroom::least_for_unconfirmed;
 use crate::search::{
     Knee, Plan, SamplingDensity, closest_plans, exact_plans, knee, short_plans, smallest_enough,
 };
 use crate::units::{Bytes, Share};
-use crate::{EngineError, Exactly};
 
 use super::variant_search::{MOST_MICRO_STEPS, VariantSearch, micro_steps};
 
@@ -105,7 +106,7 @@ pub(super) fn choose(
     goal: BatchTarget,
     accumulation: u32,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<Chosen>, EngineError> {
+) -> Result<Option<Chosen>> {
     // Each time around settles another number of micro-steps, of which there are few.
     loop {
         let plan = match goal.target_batch {
@@ -146,7 +147,7 @@ pub(super) fn for_unconfirmed(
     goal: BatchTarget,
     accumulation: u32,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<Chosen>, EngineError> {
+) -> Result<Option<Chosen>> {
     let (confirmed, plan) = (search.headroom(), chosen.plan);
     let Some(all) = confirmed.with_unconfirmed(Share::ALL, search.limit()) else {
         return Ok(None);
@@ -193,7 +194,7 @@ fn smaller(
     plan: &Plan,
     goal: BatchTarget,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<Chosen>, EngineError> {
+) -> Result<Option<Chosen>> {
     let look = search.look();
     let instead_of = |Knee { share, .. }| Larger {
         micro_batch: plan.micro_batch,
@@ -253,7 +254,7 @@ pub(super) fn nearly_as_fast(
     plan: &Plan,
     wish: BatchTarget,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<String>, EngineError> {
+) -> Result<Option<String>> {
     let (look, steps) = (search.look(), plan.accumulation_steps);
     let is_open = wish.objective == Objective::LargestBatch && wish.target_batch.is_none();
     if plan.micro_batch < FEW || !is_open || !matches!(look, SamplingDensity::Closely) {
@@ -282,7 +283,7 @@ fn largest(
     steps: u64,
     world_size: u64,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<Plan>, EngineError> {
+) -> Result<Option<Plan>> {
     let micro_batch = search.largest_safe(micro_steps(steps))?;
     Ok((micro_batch > 0).then(|| Plan {
         micro_batch,
@@ -297,7 +298,7 @@ fn towards(
     target: u64,
     world_size: u64,
     search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<Plan>, EngineError> {
+) -> Result<Option<Plan>> {
     let at_once = search.largest_safe(1)?;
     let mut beyond = Vec::new();
     for plan in exact_plans(target, world_size) {
@@ -323,11 +324,7 @@ fn towards(
 }
 
 /// The largest micro-batch to be tried for a plan of so many steps.
-fn safe_for(
-    plan: &Plan,
-    at_once: u64,
-    search: &mut VariantSearch<'_, '_>,
-) -> Result<u64, EngineError> {
+fn safe_for(plan: &Plan, at_once: u64, search: &mut VariantSearch<'_, '_>) -> Result<u64> {
     match micro_steps(plan.accumulation_steps) {
         MOST_MICRO_STEPS => search.largest_safe(MOST_MICRO_STEPS),
         // There is one such plan for each of these numbers, so that a search would cost more than to try it.
@@ -335,7 +332,7 @@ fn safe_for(
     }
 }
 
-fn leaves_headroom(plan: &Plan, search: &mut VariantSearch<'_, '_>) -> Result<bool, EngineError> {
+fn leaves_headroom(plan: &Plan, search: &mut VariantSearch<'_, '_>) -> Result<bool> {
     search.leaves_headroom(plan.accumulation_steps, plan.micro_batch)
 }
 
@@ -354,11 +351,7 @@ pub(super) fn shortfall_note(plan: &Plan, goal: BatchTarget) -> Option<String> {
 }
 
 /// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
-fn faster(
-    plan: Plan,
-    goal: BatchTarget,
-    search: &mut VariantSearch<'_, '_>,
-) -> Result<Chosen, EngineError> {
+fn faster(plan: Plan, goal: BatchTarget, search: &mut VariantSearch<'_, '_>) -> Result<Chosen> {
     let as_it_is = Chosen {
         plan,
         instead_of: None,

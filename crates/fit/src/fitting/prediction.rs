@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::device::sim::{Card, CardMemory};
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{Objective, Request, RequestError, SearchMode, Variant, Workload};
 use crate::probe::{Detail, ProbeReport};
@@ -18,6 +19,7 @@ use super::plan::{BatchTarget, choose, without_a_plan};
 use super::probing::runner::{Observer, ProbeCache, Runner as _};
 use super::probing::simulator::Simulator;
 use super::variant_search::{VariantSearch, micro_steps};
+use crate::fitting::recommendation::headroom::VariantHeadroom;
 use crate::fitting::recommendation::notes::settings_as_recorded;
 use crate::fitting::recommendation::recommend::next_to_record;
 
@@ -33,7 +35,7 @@ const NO_HOLE: u64 = 50;
 
 /// Learns from a request's recordings, and says what they predict on the very card on which they were made; `request` names them, and
 /// what is looked for.
-pub fn predict(request: &Request, runs: &Runs, cancel: &Cancel) -> Result<Prediction, EngineError> {
+pub fn predict(request: &Request, runs: &Runs, cancel: &Cancel) -> Result<Prediction> {
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
         let problem = "expected recordings, which decide all of how is trained";
@@ -85,7 +87,7 @@ fn predicted(
     runs: &Runs,
     (mut simulator, variant, limit): (Simulator, Variant, Bytes),
     observer: &Observer<'_>,
-) -> Result<Predicted, EngineError> {
+) -> Result<Predicted> {
     let target = BatchTarget {
         target_batch: request.target_batch,
         world_size: request.world_size,
@@ -94,7 +96,13 @@ fn predicted(
     };
     let accumulation = variant.accumulation;
     let ceiling = runs.ceiling.min(simulator.ceiling()).min(MAX_BATCH);
-    let mut cache = ProbeCache::new(&mut simulator, observer, variant, limit, ceiling);
+    let mut cache = ProbeCache::new(
+        &mut simulator,
+        observer,
+        variant,
+        (limit, ceiling),
+        VariantHeadroom::default(),
+    );
     let mut search = VariantSearch::new(&mut cache, None, SearchMode::Auto);
     // Without a target, recordings of several micro-steps are those of one step.
     let mut plan = choose(target, accumulation, &mut search)?.map(|chosen| chosen.plan);
@@ -148,12 +156,8 @@ fn predicted(
 
 /// The largest batch of up to `largest` that leaves headroom, finely enough: where there are holes, a search by bisection ends
 /// below some of them. `known` where there is none near.
-fn largest_of_all(
-    largest: u64,
-    known: u64,
-    cache: &mut ProbeCache<'_>,
-) -> Result<u64, EngineError> {
-    let limit = cache.limit();
+fn largest_of_all(largest: u64, known: u64, cache: &mut ProbeCache<'_>) -> Result<u64> {
+    let limit = cache.limit;
     let largest = largest.min(known.saturating_add(known / NO_HOLE));
     let step = (largest / GRAIN).max(1);
     let candidates = (0..MOST_CANDIDATES).map(|number| largest.saturating_sub(number * step));

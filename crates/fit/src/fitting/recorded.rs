@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use crate::alloc::{MemoryLimit, limit_of_fraction};
-use crate::engine::NO_RECORDER;
+use crate::fitting::{NO_RECORDER, Result};
 use crate::limits::Cancel;
 use crate::model::{
     DeviceChoice, Mode, ModelFiles, Parallel, Request, RequestDocument, RequestError, Variant,
@@ -18,13 +18,13 @@ use crate::units::Bytes;
 use crate::validate::settings;
 use crate::worker::{
     BatchOutcome, GpuLease, RecordedBatch, Recorder, RecorderOpening, RecorderReady, Refusal,
-    Supervisor, WorkerCommand, WorkerError,
+    Supervisor, WorkerCommand, WorkerError, WorkerStats,
 };
-use crate::{Engine as _, EngineError, FitResult, GpuRun, GpuWork, Progress, Work};
+use crate::{Engine as _, EngineError, FitResult, GpuRun, Progress, Work};
 
 use super::devices::{Resolved, resolve};
 use super::engine::FitEngine;
-use super::probing::gpu::translated;
+use super::probing::gpu::{gpu_work, translated};
 use super::probing::runner::Observer;
 use crate::fitting::recommendation::recommend::TARGET_DECIDES;
 
@@ -69,11 +69,7 @@ struct Session<'a> {
 
 impl FitEngine {
     /// Finds the largest batch from recordings that are made for it.
-    pub fn fit_recorded(
-        &self,
-        request: &Request,
-        work: &Work<'_>,
-    ) -> Result<FromRecordings, EngineError> {
+    pub fn fit_recorded(&self, request: &Request, work: &Work<'_>) -> Result<FromRecordings> {
         let observer = Observer::new(work);
         let mut session = Session::open(self, request, &observer)?;
         let asked = session.variant()?.accumulation;
@@ -103,7 +99,7 @@ impl FitEngine {
         batch: u64,
         detail: Detail,
         cancel: &Cancel,
-    ) -> Result<ProbeReport, EngineError> {
+    ) -> Result<ProbeReport> {
         let progress = |progress: Progress| tracing::debug!("{}", progress.note);
         let work = Work {
             cancel,
@@ -128,11 +124,12 @@ impl<'a> Session<'a> {
         engine: &'a FitEngine,
         request: &'a Request,
         observer: &'a Observer<'a>,
-    ) -> Result<Session<'a>, EngineError> {
+    ) -> Result<Session<'a>> {
         let invalid =
             |pointer: &str, problem: &str| EngineError::Invalid(RequestError::at(pointer, problem));
         let command = engine
-            .recorder()
+            .recorder
+            .as_ref()
             .ok_or_else(|| invalid("/search", NO_RECORDER))?;
         settings(request)?;
         let variant = single(request)?;
@@ -169,7 +166,7 @@ impl<'a> Session<'a> {
             allocator: &request.allocator,
         };
         let opened =
-            observer.call(|caller| Recorder::open(command, &opening, engine.deadlines(), caller));
+            observer.call(|caller| Recorder::open(command, &opening, engine.deadlines, caller));
         let (recorder, ready) = opened.map_err(|error| in_our_words(error, request))?;
         let limit = match request.memory_limit {
             Some(MemoryLimit::Bytes(bytes)) => Some(bytes),
@@ -193,12 +190,12 @@ impl<'a> Session<'a> {
         })
     }
 
-    fn variant(&self) -> Result<&'a Variant, EngineError> {
+    fn variant(&self) -> Result<&'a Variant> {
         single(self.request)
     }
 
     /// Records batch after batch until the answer is near enough to what was recorded.
-    fn answer(&mut self, accumulation: u32) -> Result<FromRecordings, EngineError> {
+    fn answer(&mut self, accumulation: u32) -> Result<FromRecordings> {
         let mut files = BTreeMap::new();
         self.record_first(accumulation, &mut files)?;
         loop {
@@ -227,7 +224,7 @@ impl<'a> Session<'a> {
         &mut self,
         accumulation: u32,
         files: &mut BTreeMap<u64, Vec<u8>>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<()> {
         let (least, most) = (self.ready.least_batch.max(1), self.ready.most_batch);
         let first = FIRST.clamp(least, most.max(least));
         let near = [first, 2 * first, first + 1, first.saturating_sub(1)];
@@ -264,7 +261,7 @@ impl<'a> Session<'a> {
         batch: u64,
         accumulation: u32,
         files: &mut BTreeMap<u64, Vec<u8>>,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<bool> {
         self.observer
             .before(batch, &format!("recording batch {batch} under PyTorch"))?;
         let limit = self.limit.map(|limit| limit.0);
@@ -294,7 +291,7 @@ impl<'a> Session<'a> {
     }
 
     /// The recording of a batch: a file in the recorder's folder, as long as one may be.
-    fn file_of(&self, recorded: &RecordedBatch) -> Result<Option<PathBuf>, EngineError> {
+    fn file_of(&self, recorded: &RecordedBatch) -> Result<Option<PathBuf>> {
         /// Compressed; those of the largest models have a few MiB.
         const LARGEST: u64 = 64 << 20;
         let refused = |what: String| EngineError::DeviceFailed {
@@ -318,7 +315,7 @@ impl<'a> Session<'a> {
     }
 
     /// The same question about recordings.
-    fn about(&self, files: &BTreeMap<u64, Vec<u8>>) -> Result<Request, EngineError> {
+    fn about(&self, files: &BTreeMap<u64, Vec<u8>>) -> Result<Request> {
         /// What recordings decide, or what a graph is read by.
         const DECIDED: [&str; 5] = [
             "model",
@@ -345,7 +342,7 @@ impl<'a> Session<'a> {
     }
 
     /// What the reader should know of recordings that were made for the answer.
-    fn notes(&self, files: &BTreeMap<u64, Vec<u8>>) -> Result<Vec<String>, EngineError> {
+    fn notes(&self, files: &BTreeMap<u64, Vec<u8>>) -> Result<Vec<String>> {
         let batches: Vec<String> = files.keys().map(u64::to_string).collect();
         let mut notes = vec![format!(
             "recorded at batch {} under PyTorch {} on {}",
@@ -353,7 +350,8 @@ impl<'a> Session<'a> {
             self.ready.torch,
             self.ready.gpu
         )];
-        if self.engine.recorder().is_some_and(|it| it.module.is_none()) {
+        let recorder = self.engine.recorder.as_ref();
+        if recorder.is_some_and(|it| it.module.is_none()) {
             let lowered = self.request.lower()?;
             notes.extend(lowered.not_understood.as_ref().map(|what| {
                 format!("recorded, because batchfit has no rule for all of it: {what}")
@@ -364,7 +362,7 @@ impl<'a> Session<'a> {
     }
 
     /// Writes into an answer what was asked and what it was found with.
-    fn sign(&self, result: &mut FitResult) -> Result<(), EngineError> {
+    fn sign(&self, result: &mut FitResult) -> Result<()> {
         if let [variant] = result.variants.as_mut_slice() {
             variant.training = self.variant()?.clone();
             variant.recommendation = result.recommendation.clone();
@@ -374,23 +372,18 @@ impl<'a> Session<'a> {
             result.environment.gpu.clone_from(&self.ready.gpu);
             result.environment.cudnn.clone_from(&self.ready.cudnn);
         }
-        let out_of_memory = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
-        let count = |runs: usize| u32::try_from(runs).unwrap_or(u32::MAX);
-        let milliseconds = |time: Duration| time.as_secs_f64() * 1000.0;
-        result.gpu_work = Some(GpuWork {
-            probes: count(self.runs.len()),
-            out_of_memory: count(self.runs.iter().filter(out_of_memory).count()),
+        let cost = WorkerStats {
             workers: 1,
-            worker_start_ms: milliseconds(self.started),
-            waited_ms: milliseconds(self.waited),
-            runs: self.runs.clone(),
-        });
+            start: self.started,
+            waited: self.waited,
+        };
+        result.gpu_work = Some(gpu_work(cost, &self.runs));
         Ok(())
     }
 }
 
 /// The only variant of a request, trained.
-fn single(request: &Request) -> Result<&Variant, EngineError> {
+fn single(request: &Request) -> Result<&Variant> {
     let refuse = |pointer: &str, problem: String| {
         Err(EngineError::Invalid(RequestError::at(pointer, problem)))
     };
@@ -449,11 +442,11 @@ fn wait_for_gpu(
     engine: &FitEngine,
     device: u32,
     observer: &Observer<'_>,
-) -> Result<Option<GpuLease>, EngineError> {
-    let launch = WorkerCommand::this_binary(engine.program().to_owned());
+) -> Result<Option<GpuLease>> {
+    let launch = WorkerCommand::this_binary(engine.program.clone());
     let device = format!("cuda:{device}");
     let taken =
-        observer.call(|caller| Supervisor::hold(&launch, &device, engine.deadlines(), caller));
+        observer.call(|caller| Supervisor::hold(&launch, &device, engine.deadlines, caller));
     match taken {
         Ok(turn) => Ok(Some(turn)),
         Err(WorkerError::Refused {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::EngineError;
+use crate::fitting::Result;
 use crate::model::SearchMode;
 use crate::probe::{Evidence, StepOutcome, Verdict};
 use crate::search::{
@@ -99,12 +99,12 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// How long an optimizer step of so many micro-steps takes on that device.
-    pub(super) fn step_time(&mut self, steps: u64, batch: u64) -> Result<StepTime, EngineError> {
+    pub(super) fn step_time(&mut self, steps: u64, batch: u64) -> Result<StepTime> {
         self.deciding(micro_steps(steps)).step_time(batch, steps)
     }
 
     /// Samples a second of such steps, on one GPU.
-    pub(super) fn speed(&mut self, steps: u64, batch: u64) -> Result<Option<f64>, EngineError> {
+    pub(super) fn speed(&mut self, steps: u64, batch: u64) -> Result<Option<f64>> {
         Ok(self.step_time(steps, batch)?.speed(steps, batch))
     }
 
@@ -117,12 +117,12 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     pub(super) fn limit(&self) -> Bytes {
-        self.simulated.limit()
+        self.simulated.limit
     }
 
     /// The headroom that batches leave.
     pub(super) fn headroom(&self) -> VariantHeadroom {
-        self.simulated.headroom()
+        self.simulated.headroom.clone()
     }
 
     /// Has batches leave this headroom from now on.
@@ -135,7 +135,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// The maxima as far as they are known: confirmed, or else simulated.
-    pub(super) fn maxima(&mut self, micro_steps: u32) -> Result<MaxBatches, EngineError> {
+    pub(super) fn maxima(&mut self, micro_steps: u32) -> Result<MaxBatches> {
         if let Some(confirmed) = self.real_maxima.get(&micro_steps) {
             return Ok(*confirmed);
         }
@@ -160,7 +160,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// Asks the device that decides about the maxima.
-    pub(super) fn settle(&mut self, micro_steps: u32) -> Result<MaxBatches, EngineError> {
+    pub(super) fn settle(&mut self, micro_steps: u32) -> Result<MaxBatches> {
         let guess = self
             .real_maxima
             .values()
@@ -185,8 +185,8 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
 
     /// Whether a plan runs steadily and leaves headroom, as far as it was asked for: simulated first,
     /// because that is cheap.
-    pub(super) fn leaves_headroom(&mut self, steps: u64, batch: u64) -> Result<bool, EngineError> {
-        if batch > self.simulated.ceiling() {
+    pub(super) fn leaves_headroom(&mut self, steps: u64, batch: u64) -> Result<bool> {
+        if batch > self.simulated.ceiling {
             return Ok(false);
         }
         let micro_steps = micro_steps(steps);
@@ -199,7 +199,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// The largest batch that runs steadily and leaves headroom, or 0: an edge, as all maxima are.
-    pub(super) fn largest_safe(&mut self, micro_steps: u32) -> Result<u64, EngineError> {
+    pub(super) fn largest_safe(&mut self, micro_steps: u32) -> Result<u64> {
         if let Some(known) = self.safe.get(&micro_steps) {
             return Ok(*known);
         }
@@ -211,7 +211,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         Ok(safe)
     }
 
-    fn largest_safe_up_to(&mut self, steady: u64, micro_steps: u32) -> Result<u64, EngineError> {
+    fn largest_safe_up_to(&mut self, steady: u64, micro_steps: u32) -> Result<u64> {
         let (mut highest, mut step) = (steady, 1);
         loop {
             let candidate = if self.simulation_counts(micro_steps) {
@@ -237,7 +237,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// The largest batch of at most `highest` that leaves headroom in the simulation, or 0.
-    fn simulated_safe(&mut self, highest: u64, micro_steps: u32) -> Result<u64, EngineError> {
+    fn simulated_safe(&mut self, highest: u64, micro_steps: u32) -> Result<u64> {
         let (of_real, limit) = (self.headroom_of_real(), self.limit());
         let cache = self.simulation(micro_steps);
         let retries = cache.probe(highest)?.report.course() == StepOutcome::Steady;
@@ -261,17 +261,13 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
         }
     }
 
-    fn simulation_leaves_headroom(
-        &mut self,
-        micro_steps: u32,
-        batch: u64,
-    ) -> Result<bool, EngineError> {
+    fn simulation_leaves_headroom(&mut self, micro_steps: u32, batch: u64) -> Result<bool> {
         let (of_real, limit) = (self.headroom_of_real(), self.limit());
         leaves_headroom(self.simulation(micro_steps), of_real, limit, batch)
     }
 
     /// What a real device says of it, where that was asked about this number of micro-steps at all.
-    fn real_leaves_headroom(&mut self, micro_steps: u32, batch: u64) -> Result<bool, EngineError> {
+    fn real_leaves_headroom(&mut self, micro_steps: u32, batch: u64) -> Result<bool> {
         let limit = self.limit();
         let simulation_counts = self.simulation_counts(micro_steps);
         match &mut self.real {
@@ -296,7 +292,7 @@ impl<'a, 'b> VariantSearch<'a, 'b> {
     }
 
     /// How many samples fewer than `batch` would leave headroom, if memory grew evenly; at least one.
-    fn samples_lacking(&mut self, micro_steps: u32, batch: u64) -> Result<u64, EngineError> {
+    fn samples_lacking(&mut self, micro_steps: u32, batch: u64) -> Result<u64> {
         let limit = self.limit();
         let is_simulated = self.simulation_counts(micro_steps);
         let headroom = self.headroom_of_real();
@@ -325,7 +321,7 @@ fn leaves_headroom(
     of_real: Option<Bytes>,
     limit: Bytes,
     batch: u64,
-) -> Result<bool, EngineError> {
+) -> Result<bool> {
     let headroom = match of_real {
         Some(headroom) => headroom,
         None => cache.probe(batch)?.headroom(limit),
@@ -334,7 +330,7 @@ fn leaves_headroom(
 }
 
 /// How much the peak grows with a sample, around a batch.
-fn slope(batch: u64, cache: &mut ProbeCache<'_>) -> Result<Bytes, EngineError> {
+fn slope(batch: u64, cache: &mut ProbeCache<'_>) -> Result<Bytes> {
     let at_batch = cache.probe(batch)?;
     let below = batch - batch.div_ceil(SLOPE_PART);
     if below == 0 {
@@ -355,7 +351,7 @@ fn of_one_sample(probed: &ProbeOutcome) -> Bytes {
 }
 
 /// Finds the maxima by simulation alone.
-fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
+fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches> {
     let is_met = |goal: Goal| {
         move |cache: &mut ProbeCache<'_>, batch| {
             Ok(goal.is_met_by(cache.probe(batch)?.report.course()))
@@ -377,7 +373,7 @@ fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
         },
         evidence: cache.evidence(),
         evidence_of_max: cache.evidence(),
-        at_ceiling: steady >= cache.ceiling().min(MAX_BATCH),
+        at_ceiling: steady >= cache.ceiling.min(MAX_BATCH),
     })
 }
 
@@ -388,8 +384,8 @@ fn simulate(cache: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
 fn largest<'a>(
     cache: &mut ProbeCache<'a>,
     from: u64,
-    mut meets: impl FnMut(&mut ProbeCache<'a>, u64) -> Result<bool, EngineError>,
-) -> Result<u64, EngineError> {
+    mut meets: impl FnMut(&mut ProbeCache<'a>, u64) -> Result<bool>,
+) -> Result<u64> {
     let outline = cache.outline(1)?;
     let is_long = outline.is_some_and(|outline| outline.instructions > LONG_PROGRAM);
     let bisections = if is_long {
@@ -397,11 +393,9 @@ fn largest<'a>(
     } else {
         Bisections::Four
     };
-    let found = edge(
-        cache.ceiling(),
-        bisections,
-        |batch| -> Result<_, EngineError> { Ok(!cache.is_beyond(batch)? && meets(cache, batch)?) },
-    )?;
+    let found = edge(cache.ceiling, bisections, |batch| -> Result<_> {
+        Ok(!cache.is_beyond(batch)? && meets(cache, batch)?)
+    })?;
     let goal = Goal::FinishSteadily;
     let mut downward = Search::probing(from, from, DOWNWARD_PROBES).only(goal);
     while found < from
@@ -418,9 +412,9 @@ fn largest<'a>(
 }
 
 /// Has real probes confirm what was simulated, or find out what is true instead.
-fn confirm(simulated: MaxBatches, real: &mut ProbeCache<'_>) -> Result<MaxBatches, EngineError> {
+fn confirm(simulated: MaxBatches, real: &mut ProbeCache<'_>) -> Result<MaxBatches> {
     let prediction = simulated.prediction;
-    let ceiling = real.ceiling();
+    let ceiling = real.ceiling;
     let mut steady =
         Search::confirming(prediction, ceiling, CONFIRMATIONS).only(Goal::FinishSteadily);
     drive(&mut steady, real)?;
@@ -444,13 +438,13 @@ fn confirm(simulated: MaxBatches, real: &mut ProbeCache<'_>) -> Result<MaxBatche
 }
 
 /// Finds the maxima by real probes alone, from a guess.
-fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<MaxBatches, EngineError> {
-    let mut search = Search::probing(guess, real.ceiling(), REAL_PROBES);
+fn probe(real: &mut ProbeCache<'_>, guess: u64) -> Result<MaxBatches> {
+    let mut search = Search::probing(guess, real.ceiling, REAL_PROBES);
     drive(&mut search, real)?;
     Ok(maxima(&search, real.evidence()))
 }
 
-fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<(), EngineError> {
+fn drive(search: &mut Search, cache: &mut ProbeCache<'_>) -> Result<()> {
     while let Some(batch) = search.next_batch() {
         let course = cache.probe(batch)?.report.course();
         search.record(batch, course);

@@ -4,7 +4,6 @@
 //! except that its model may still turn out not to fit together when it is lowered to a graph.
 
 mod request;
-mod uploaded;
 
 pub use batchfit_models::huggingface::hub::{
     MOST_ASSUMED, assumed_tokens_of, room_for_tokens, room_for_tokens_of,
@@ -22,11 +21,9 @@ pub use batchfit_step::{
     Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
 pub use request::{
-    CalibrationSource, DEEPSPEED, DetachedModel, DeviceChoice, ENGINE_DIGEST, HeadroomCalibration,
-    Lowered, ModelFiles, Priority, RECORDING_BOUNDS, Request, RequestDocument, SearchMode,
-    SoakSchedule, Suggest, Validation, Workload, is_host_name, pack, parse_memory_limit,
-    parse_size, strategy,
+    CalibrationSource, DEEPSPEED, DIGEST_FORM, DetachedModel, DeviceChoice, Digest, ENGINE_DIGEST,
+    HeadroomCalibration, Lowered, ModelFiles, Packed, Priority, RECORDING_BOUNDS, Reference,
+    Request, RequestDocument, SearchMode, SoakSchedule, Suggest, Upload, UploadKind, Uploads,
+    Validation, Workload, is_host_name, pack, parse_memory_limit, parse_size, strategy,
 };
 pub use request::{LARGEST_TARGET, MOST_RANKS, nicknames};
-pub use uploaded::DIGEST_FORM;
-pub use uploaded::{Digest, Packed, Reference, Upload, UploadKind, Uploads};

@@ -7,15 +7,13 @@
 mod accumulation;
 pub mod ask_tell;
 mod buckets;
-mod edge;
+mod choice;
 pub mod headroom;
-mod ranking;
 mod state;
-mod throughput;
 
 pub use accumulation::{Plan, closest_plans, exact_plans, one_step, short_plans};
 pub use buckets::{LengthBatch, buckets, budget, padding};
-pub use edge::{Bisections, edge};
-pub use ranking::{RankKey, rank};
+pub use choice::{
+    Bisections, ENOUGH, Knee, RankKey, SamplingDensity, edge, knee, rank, smallest_enough, unbeaten,
+};
 pub use state::{Above, Agreement, Goal, Largest, MAX_BATCH, PredictedBatches, Search};
-pub use throughput::{ENOUGH, Knee, SamplingDensity, knee, smallest_enough, unbeaten};

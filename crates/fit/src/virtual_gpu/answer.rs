@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::probe::Verdict;
@@ -222,7 +222,7 @@ pub struct Convolutions {
 }
 
 /// What a program is made of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = RunVersions)]
 pub struct Versions {
     /// Python's.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
+use super::answer::Versions;
 use crate::limits::shorten;
 
 /// Most different names of one kind that are kept: places in a script, entry points, assumptions.
@@ -52,7 +53,7 @@ pub(super) struct Process {
     /// Most pinned and managed bytes at a time, and the last that were refused.
     pub(super) host_peak: u64,
     pub(super) host_refused: Option<(u64, u64, u64)>,
-    pub(super) start: Option<Start>,
+    pub(super) start: Option<Versions>,
     pub(super) phases: Vec<SaidPhase>,
     /// How many requests were refused, and the last.
     pub(super) shortages: u64,
@@ -92,7 +93,8 @@ pub(super) struct Refused {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Report {
-    Start(Start),
+    /// When it began to use CUDA.
+    Start(Versions),
     Phase(SaidPhase),
     OutOfMemory(SaidShortage),
     Peak(SaidPeak),
@@ -103,17 +105,6 @@ enum Report {
         #[serde(default)]
         fraction: Option<f64>,
     },
-}
-
-/// The program, when it began to use CUDA.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Start {
-    pub(super) python: String,
-    pub(super) torch: String,
-    pub(super) cuda: String,
-    pub(super) cudnn: Option<u64>,
-    pub(super) allocator: String,
-    pub(super) modules: BTreeMap<String, String>,
 }
 
 /// A phase that is over; of each device its number, the peaks, what is left, and the allocator's retries until then.

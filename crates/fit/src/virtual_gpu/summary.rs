@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Ending;
 use super::answer::{
     Answer, Assumption, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase,
-    Shortage, UncomputedRead, Versions,
+    Shortage, UncomputedRead,
 };
-use super::events::{Process, RunEvents, SaidPeak, SaidShortage, Start};
+use super::events::{Process, RunEvents, SaidPeak, SaidShortage};
 use super::session::Session;
 use crate::probe::Verdict;
 
@@ -114,7 +114,7 @@ impl Answer {
                 times: *times,
             }),
             convolutions,
-            versions: main.start.as_ref().map(Versions::from),
+            versions: main.start.clone(),
             findings: None,
             notes: notes(session, ending, heard, &users, main),
             peaks,
@@ -259,19 +259,6 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         shortage.others_bytes = Some(refused.others).filter(|bytes| *bytes > 0);
     }
     Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
-}
-
-impl From<&Start> for Versions {
-    fn from(start: &Start) -> Versions {
-        Versions {
-            python: start.python.clone(),
-            torch: start.torch.clone(),
-            cuda: start.cuda.clone(),
-            cudnn: start.cudnn,
-            allocator: start.allocator.clone(),
-            modules: start.modules.clone(),
-        }
-    }
 }
 
 impl From<SaidPeak> for AtPeak {

@@ -280,6 +280,7 @@ fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Handshake)
         arguments: &command.arguments,
         environment: &environment,
         starts_others: false,
+        shares_stderr: false,
         longest_answer: LONGEST,
         ending: ENDING,
     })?;

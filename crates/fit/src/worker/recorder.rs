@@ -166,6 +166,7 @@ impl Recorder {
             arguments: &arguments,
             environment: &environment,
             starts_others: true,
+            shares_stderr: false,
             longest_answer: LONGEST_ANSWER,
             ending: ENDING,
         })?;

@@ -55,6 +55,7 @@ impl WorkerCommand {
             arguments: &self.arguments,
             environment: &[],
             starts_others: false,
+            shares_stderr: false,
             longest_answer: LONGEST_ANSWER,
             ending: deadlines.end,
         }
@@ -80,19 +81,17 @@ pub struct Deadlines {
     pub left_alone: Duration,
 }
 
-impl Default for Deadlines {
+impl Deadlines {
     /// A cold start of CUDA and cuDNN from a slow disk takes most of a minute; the longest probe of the
     /// models with presets, a few seconds; a fit of many variants, some minutes.
-    fn default() -> Deadlines {
-        Deadlines {
-            start: Duration::from_secs(20),
-            open: Duration::from_mins(2),
-            probe: Duration::from_mins(3),
-            turn: Duration::from_mins(15),
-            end: Duration::from_millis(300),
-            left_alone: Duration::from_secs(3),
-        }
-    }
+    pub const USUAL: Deadlines = Deadlines {
+        start: Duration::from_secs(20),
+        open: Duration::from_mins(2),
+        probe: Duration::from_mins(3),
+        turn: Duration::from_mins(15),
+        end: Duration::from_millis(300),
+        left_alone: Duration::from_secs(3),
+    };
 }
 
 /// Whom a supervisor works for.

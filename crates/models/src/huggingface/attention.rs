@@ -117,7 +117,7 @@ pub(super) fn causal_mask_of(attention_mask: &Tensor) -> Option<Tensor> {
 }
 
 /// `eager_attention_forward`, with as many heads of keys and values as of queries.
-pub(super) fn eager(
+fn eager(
     query: &Tensor,
     (key, value): (Tensor, Tensor),
     settings: &Attention<'_>,
@@ -144,6 +144,9 @@ pub(super) fn eager(
     output.and_drop((key, value))
 }
 
+/// Widest head for which `sdpa` lets several query heads share one of key and value: `use_gqa_in_sdpa`.
+const WIDEST_SHARED: u64 = 256;
+
 /// `sdpa_attention_forward`, or what stands in its place.
 pub(super) fn sdpa(
     query: &Tensor,
@@ -151,16 +154,57 @@ pub(super) fn sdpa(
     value: &Tensor,
     settings: Attention<'_>,
 ) -> Tensor {
-    let (mut key, mut value) = (key.clone(), value.clone());
+    sdpa_of_heads(query, key, value, [1, 1], settings)
+}
+
+/// The same with heads of queries and of keys.
+pub(super) fn sdpa_of_heads(
+    query: &Tensor,
+    key: &Tensor,
+    value: &Tensor,
+    [heads, kv_heads]: [u64; 2],
+    settings: Attention<'_>,
+) -> Tensor {
+    let mut key = key.clone();
+    let mut value = value.clone();
     let attending = query.tracer().attending();
     let settings = settings.or_masked(attending.mask.as_ref());
+    let mut grouped = false;
+    if heads > kv_heads {
+        let width = key.length(-1);
+        let is_one_call = attending.eager.is_none() && settings.mask.is_none();
+        if is_one_call && width == value.length(-1) && width <= WIDEST_SHARED {
+            grouped = true;
+        } else {
+            key = repeat(&key, heads / kv_heads);
+            value = repeat(&value, heads / kv_heads);
+        }
+    }
     if let Some(how) = attending.eager {
         return eager(query, (key, value), &settings, how);
     }
+    let settings = Attention {
+        grouped,
+        ..settings
+    };
     only_prompt(query, [&mut key, &mut value], &settings);
     let mut output = functional::attention(query, &key, &value, settings);
     output = (&output).transpose(1, 2).contiguous();
     output.and_drop((key, value))
+}
+
+/// `repeat_kv`.
+fn repeat(x: &Tensor, times: u64) -> Tensor {
+    let [batch, heads, length, width] = [0, 1, 2, 3].map(|dim| x.size(dim));
+    let all = x.length(1).saturating_mul(times);
+    let expanded = x.unsqueeze(2).expand(&[
+        batch.into(),
+        heads.into(),
+        times.into(),
+        length.into(),
+        width.into(),
+    ]);
+    expanded.reshape(&[batch.into(), all.into(), length.into(), width.into()])
 }
 
 /// `attn_output.reshape(*input_shape, -1).contiguous()` of what attention gives.
@@ -171,7 +215,7 @@ pub(super) fn joined(output: Tensor) -> Tensor {
 }
 
 /// What `sdpa_attention_forward` does with a prompt and keys and values that have room for more: it leaves that out.
-pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &Attention<'_>) {
+fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &Attention<'_>) {
     let queries = query.length(2);
     for states in states {
         if settings.causal && states.length(2) > queries {
@@ -180,17 +224,18 @@ pub(super) fn only_prompt(query: &Tensor, states: [&mut Tensor; 2], settings: &A
     }
 }
 
-/// Attention of all tokens to all, as BERT, ALBERT, DistilBERT and ViT write it: what it gives
-/// each token, with the queries, keys and values that the caller's names hold on to.
+/// Attention of all tokens to all, as BERT, ALBERT, DistilBERT and ViT write it, by three linear layers: what it gives each token, with the
+/// queries, keys and values that the caller's names hold on to.
 pub(super) fn self_attention(
-    x: &Tensor,
-    [query, key, value]: [&Linear; 3],
+    at: &Frame,
+    (names, sizes, bias): ([&str; 3], [u64; 2], bool),
     head_dim: u64,
     dropout: f64,
+    x: &Tensor,
 ) -> (Tensor, [Tensor; 3]) {
     let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
     let heads = [batch, seq_len, Size::REST, head_dim.into()];
-    let states = [query, key, value].map(|linear| linear.forward(x).view(&heads).transpose(1, 2));
+    let states = names.map(|name| at.linear(name, sizes, bias, x).view(&heads).transpose(1, 2));
     let settings = Attention {
         dropout,
         scale: Some((head_dim as f64).powf(-0.5)),

@@ -107,22 +107,8 @@ impl<'a> Config<'a> {
     /// A list of whole numbers, which may be zero.
     pub(super) fn counts(&self, name: &str) -> Result<Option<Vec<u64>>, RequestError> {
         let most = crate::fields::LARGEST;
-        match self.fields.get(name) {
-            None => Ok(None),
-            Some(Value::Array(values)) => values
-                .iter()
-                .enumerate()
-                .map(|(index, value)| {
-                    whole(value, &format!("{}/{index}", self.at(name)), name, 0, most)
-                })
-                .collect::<Result<_, _>>()
-                .map(Some),
-            Some(other) => Err(wrong(
-                &self.at(name),
-                other,
-                &format!("{name} must be a list of whole numbers"),
-            )),
-        }
+        let read = |value: &Value, at: &str| whole(value, at, name, 0, most);
+        self.fields.list(name, "whole numbers", read)
     }
 
     /// A number of layers.

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::request_error::RequestError;
-use super::tracing::{Attending, Tensor, Tracer};
+use super::tracing::{Attending, Code, Frame, Tensor, Tracer};
 use super::{Generation, Length, LengthOf};
 use crate::graph::{Graph, GraphError, ParameterKind};
 use crate::limits::shorten;
@@ -418,6 +418,13 @@ impl Task<'_> {
             ..Attending::default()
         });
         tracer
+    }
+
+    /// What traces the model, whose code is there and makes the module of this name first.
+    fn frame(&self, code: Code, first: &str) -> Frame {
+        let at = Frame::new(&self.tracer(code.module), code);
+        at.made(&[first]);
+        at
     }
 
     /// Tokens of a sample, or those that are read where text is generated.

@@ -7,7 +7,6 @@ pub(super) use crate::graph::Graph;
 pub(super) use crate::request_error::RequestError;
 pub(super) use crate::shape::{DType, Extent};
 pub(super) use crate::tracing::{
-    Activation, Argument, Code, Dropout, Embedding, FnModule, LayerNorm, Linear, Module as _,
-    ModulePath, Pointwise as _, Reductions as _, Size, Tensor, Tensors, Tracer, Views as _, chain,
-    functional,
+    Argument, Code, Dropout, Embedding, Frame, LayerNorm, Linear, ModulePath, Pointwise as _,
+    Reductions as _, Size, Tensor, Tensors, Tracer, Views as _, functional,
 };

@@ -3,9 +3,9 @@
 //! Python's `.to(device)` of a tensor that is there already returns the same tensor, and is left out.
 
 use super::attention::padded;
+use super::generation::{GenerationTraits, Past, generated};
 use super::heads::{causal_language_loss, chunked_loss};
 use crate::huggingface::prelude::*;
-use crate::tracing::Scalar;
 use crate::tracing::functional::{cross_entropy, cross_entropy_ignoring};
 
 /// A batch of token ids.
@@ -19,42 +19,67 @@ fn positions(tracer: &Tracer, name: &str) -> Tensor {
     tracer.input(name, &[Extent::BATCH], DType::Int64)
 }
 
-/// `...ForCausalLM`: each token is told from those before it.
-pub(super) fn next_token(
-    task: &Task<'_>,
-    tracer: Tracer,
-    seq_len: u64,
-    forward: impl FnOnce(&Tensor) -> Tensor,
-    (lm_head, vocabulary): (&Linear, u64),
-) -> Result<Graph, RequestError> {
-    // One tensor, as training scripts do it: the model shifts its labels itself.
-    let ids = ids(&tracer, "labels", seq_len);
-    let outputs = padded(task, &ids, || forward(&ids));
-    let loss = if let Some(chunks) = task.sizes.loss_chunks {
-        let loss = chunked_loss(|hidden| lm_head.forward(hidden), &outputs, &ids, chunks);
-        loss.and_drop(outputs)
-    } else {
-        let logits = lm_head.forward((&outputs).alias());
-        let loss = causal_language_loss(&logits, &ids, vocabulary);
-        loss.and_drop((outputs, logits))
-    };
-    task.finish(tracer, &loss)
+/// What tells tokens: what makes logits of states, of how many words, and whether they live on beside the loss.
+pub(super) struct WordHead<F> {
+    pub(super) logits: F,
+    pub(super) vocabulary: u64,
+    pub(super) keeps_logits: bool,
 }
 
-/// The head of a language model, whose weight is that of its words where they are tied.
-pub(super) fn lm_head(
+/// `...ForCausalLM`: each token is told from those before it, or text is generated.
+pub(super) fn language_model<F: Fn(Tensor) -> Tensor>(
     task: &Task<'_>,
-    words: &Tensor,
-    is_tied_by_default: bool,
-) -> Result<Linear, RequestError> {
+    tracer: Tracer,
+    (seq_len, traits): (u64, GenerationTraits),
+    forward: impl Fn(&Tensor, Past<'_>) -> Tensor,
+    head: WordHead<F>,
+) -> Result<Graph, RequestError> {
+    if let Some(generation) = &task.sizes.generation {
+        return generated(task, tracer, (generation, &traits), forward, head.logits);
+    }
+    // One tensor, as training scripts do it: the model shifts its labels itself.
+    let ids = ids(&tracer, "labels", seq_len);
+    let outputs = padded(task, &ids, || forward(&ids, None));
+    let mut kept = None;
+    let loss = if let Some(chunks) = task.sizes.loss_chunks {
+        let logits = |hidden: &Tensor| (head.logits)(hidden.clone());
+        let loss = chunked_loss(logits, &outputs, &ids, chunks);
+        loss.and_drop(outputs)
+    } else {
+        let logits = (head.logits)((&outputs).alias());
+        let loss = causal_language_loss(&logits, &ids, head.vocabulary);
+        kept = head.keeps_logits.then(|| logits.clone());
+        loss.and_drop((outputs, logits))
+    };
+    let graph = task.finish(tracer, &loss);
+    drop(kept);
+    graph
+}
+
+/// The same of a model whose head is a linear layer, with the weight of its words where they are tied.
+pub(super) fn tied_language_model(
+    task: &Task<'_>,
+    (words, is_tied_by_default): (&Embedding, bool),
+    (seq_len, traits): (u64, GenerationTraits),
+    forward: impl Fn(&Tensor, Past<'_>) -> Tensor,
+) -> Result<Graph, RequestError> {
+    let weight = &words.weight;
+    let (tracer, vocabulary) = (weight.tracer(), weight.length(0));
     let is_tied = task
         .config
         .flag("tie_word_embeddings", is_tied_by_default)?;
-    if is_tied {
-        return Ok(Linear::tied("lm_head".into(), words, None));
-    }
-    let sizes = [words.length(1), words.length(0)];
-    Ok(Linear::new(&words.tracer(), "lm_head", sizes, false))
+    let lm_head = if is_tied {
+        Linear::tied("lm_head".into(), weight, None)
+    } else {
+        let sizes = [weight.length(1), vocabulary];
+        Linear::new(&tracer, "lm_head", sizes, false)
+    };
+    let head = WordHead {
+        logits: |x: Tensor| lm_head.forward(x),
+        vocabulary,
+        keeps_logits: false,
+    };
+    language_model(task, tracer, (seq_len, traits), forward, head)
 }
 
 /// `...ForMaskedLM`: some tokens are told from all others.
@@ -81,17 +106,17 @@ pub(super) fn masked_token(
     task.finish(tracer, &loss)
 }
 
-/// `...ForSequenceClassification` of encoders: a label for each text.
-pub(super) fn classes(
+/// `...ForSequenceClassification` of encoders: a label for each text, of logits; other names hold something, too, when the loss is computed.
+pub(super) fn classes<T>(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
     labels: Labels,
-    logits: impl FnOnce(&Tensor) -> Classified,
+    logits: impl FnOnce(&Tensor) -> (Tensor, T),
 ) -> Result<Graph, RequestError> {
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
-    let Classified { logits, held } = padded(task, &ids, || logits(&ids));
+    let (logits, held) = padded(task, &ids, || logits(&ids));
     let loss = labels.loss(&logits, &given);
     drop((held, logits));
     task.finish(tracer, &loss)
@@ -103,38 +128,29 @@ pub(super) fn classes_of_pooled(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
-    model: &FnModule<(Tensor, Option<Tensor>)>,
+    model: impl FnOnce(&Tensor) -> (Tensor, Option<Tensor>),
     (labels, width, dropout): (Labels, u64, f64),
 ) -> Result<Graph, RequestError> {
     let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
     let dropout = Dropout::new("dropout".into(), dropout);
     classes(task, tracer, seq_len, labels, |ids| {
-        let (sequence, pooled) = model.forward(ids);
+        let (sequence, pooled) = model(ids);
         let mut pooled_output = pooled.clone().unwrap_or_else(|| ids.clone());
         pooled_output = dropout.forward(&pooled_output);
         let logits = classifier.forward(&pooled_output);
-        let held = [sequence].into_iter().chain(pooled);
-        Classified {
-            logits,
-            held: held.chain([pooled_output]).collect(),
-        }
+        (logits, (sequence, pooled, pooled_output))
     })
 }
 
-/// What a `forward` has when it computes the loss of [`classes`]: the logits, and what other names hold.
-pub(super) struct Classified {
-    pub(super) logits: Tensor,
-    pub(super) held: Vec<Tensor>,
-}
-
-/// `...ForSequenceClassification` of decoders: a label for each text, from its last token.
+/// `...ForSequenceClassification` of decoders: a label for each text, from its last token that is not `padding`. Logits may live on beside
+/// the loss.
 pub(super) fn classes_of_last_token(
-    (task, seq_len, padding): (&Task<'_>, u64, Option<u64>),
+    (task, seq_len, padding): (&Task<'_>, u64, i64),
     tracer: Tracer,
     forward: impl FnOnce(&Tensor) -> Tensor,
-    (score, labels): (&Linear, Labels),
+    (width, labels, keeps_logits): (u64, Labels, bool),
 ) -> Result<Graph, RequestError> {
-    let padding = the_padding(&task.config, padding)?;
+    let score = Linear::new(&tracer, "score", [width, labels.count], false);
     let ids = ids(&tracer, "input_ids", seq_len);
     let given = labels.input(&tracer);
     let outputs = padded(task, &ids, || forward(&ids));
@@ -147,35 +163,45 @@ pub(super) fn classes_of_last_token(
         (&logits).index(&[Some(&rows), Some(&last_non_pad_token)])
     };
     let loss = labels.loss(&pooled_logits, &given);
+    let kept = keeps_logits.then(|| pooled_logits.clone());
     drop((outputs, logits, last_non_pad_token));
     drop((non_pad_mask, token_indices, pooled_logits));
-    task.finish(tracer, &loss)
+    let graph = task.finish(tracer, &loss);
+    drop(kept);
+    graph
 }
 
-/// The token that fills the ends of texts, without which no batch can be classified.
-fn the_padding(config: &Config<'_>, token: Option<u64>) -> Result<Scalar, RequestError> {
-    let token = token.and_then(|token| i64::try_from(token).ok());
-    token.map(Scalar::Int).ok_or_else(|| {
-        config.wrong("pad_token_id", "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
+/// The same of a model of this width, whose class has this token that fills the ends of texts where the config says none. Without one no
+/// batch can be classified.
+pub(super) fn classes_of_decoder(
+    task: &Task<'_>,
+    tracer: Tracer,
+    (seq_len, width, padding): (u64, u64, Option<u64>),
+    forward: impl FnOnce(&Tensor) -> Tensor,
+) -> Result<Graph, RequestError> {
+    let labels = Labels::of(&task.config, 2)?;
+    let padding = task.config.token("pad_token_id", padding)?;
+    let padding = padding.and_then(|token| i64::try_from(token).ok());
+    let padding = padding.ok_or_else(|| {
+        task.config.wrong("pad_token_id", "to classify texts of several lengths, the model needs pad_token_id, the token that fills their ends",
         )
-    })
+    })?;
+    let head = (width, labels, false);
+    classes_of_last_token((task, seq_len, padding), tracer, forward, head)
 }
 
 /// `...ForTokenClassification`: a label for each token.
-pub(super) fn token_classes(
+fn token_classes(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
     forward: impl FnOnce(&Tensor) -> Tensor,
-    (dropout, classifier, count): (Option<&Dropout>, &Linear, u64),
+    (dropout, classifier, count): (&Dropout, &Linear, u64),
 ) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let labels = ids(&tracer, "labels", seq_len);
     let outputs = padded(task, &given, || forward(&given));
-    let sequence_output = match dropout {
-        Some(dropout) => dropout.forward(&outputs),
-        None => outputs.clone(),
-    };
+    let sequence_output = dropout.forward(&outputs);
     let logits = classifier.forward(&sequence_output);
     let loss = cross_entropy(
         (&logits).view(&[Size::REST, count.into()]),
@@ -190,13 +216,17 @@ pub(super) fn answer(
     task: &Task<'_>,
     tracer: Tracer,
     seq_len: u64,
-    forward: impl FnOnce(&Tensor) -> Answered,
-    qa_outputs: &Linear,
+    forward: impl FnOnce(&Tensor) -> Tensor,
+    (dropout, qa_outputs): (Option<&Dropout>, &Linear),
 ) -> Result<Graph, RequestError> {
     let given = ids(&tracer, "input_ids", seq_len);
     let start_positions = positions(&tracer, "start_positions");
     let end_positions = positions(&tracer, "end_positions");
-    let Answered { output, held } = padded(task, &given, || forward(&given));
+    let (held, output) = padded(task, &given, || {
+        let held = forward(&given);
+        let output = dropout.map_or_else(|| held.clone(), |dropout| dropout.forward(&held));
+        (held, output)
+    });
     let logits = qa_outputs.forward(&output);
     let mut split = (&logits).split(1, -1);
     let mut end_logits = split.swap_remove(1);
@@ -227,26 +257,10 @@ pub(super) fn of_tokens(
     if task.class.ends_with("ForQuestionAnswering") {
         labels.must_be_two(&task.config)?;
         let qa_outputs = Linear::new(&tracer, "qa_outputs", [width, 2], true);
-        let forward = |ids: &Tensor| forward(ids).into();
-        return answer(task, tracer, seq_len, forward, &qa_outputs);
+        return answer(task, tracer, seq_len, forward, (None, &qa_outputs));
     }
     let classifier = Linear::new(&tracer, "classifier", [width, labels.count], true);
     let dropout = Dropout::new("dropout".into(), dropout);
-    let head = (Some(&dropout), &classifier, labels.count);
+    let head = (&dropout, &classifier, labels.count);
     token_classes(task, tracer, seq_len, forward, head)
-}
-
-/// What [`answer`] is found in, and what else its `forward` holds.
-pub(super) struct Answered {
-    pub(super) output: Tensor,
-    pub(super) held: Vec<Tensor>,
-}
-
-impl From<Tensor> for Answered {
-    fn from(output: Tensor) -> Answered {
-        Answered {
-            output,
-            held: Vec::new(),
-        }
-    }
 }

@@ -1,10 +1,9 @@
 //! `torchvision/ops/misc.py` and `stochastic_depth.py`
 
-use super::layers::{Activation, Module, Sequential, adaptive_pool, chain, relu};
+use super::layers::{Activation, adaptive_pool, relu, sequential_of};
 use crate::shape::DType;
 use crate::tracing::{
-    Argument, BatchNorm, Conv, Dropout, FnModule, Linear, ModulePath, Pointwise as _, Size, Tensor,
-    Tracer,
+    Argument, BatchNorm, Conv, Frame, Pointwise as _, Size, Tensor, Tensors, Tracer,
 };
 
 /// What `nn.BatchNorm2d` is called with.
@@ -27,8 +26,9 @@ impl Norm {
         eps: 0.001,
     };
 
-    pub(super) fn make(self, tracer: &Tracer, path: String, channels: u64) -> BatchNorm {
-        BatchNorm::new(tracer, path, channels, self.momentum, self.eps)
+    pub(super) fn call(self, at: &Frame, name: &str, channels: u64, x: &Tensor) -> Tensor {
+        let (momentum, eps) = (self.momentum, self.eps);
+        BatchNorm::new(at.tracer(), at.path(name), channels, momentum, eps).forward(x)
     }
 }
 
@@ -100,98 +100,75 @@ impl ConvNorm {
         }
     }
 
-    pub(super) fn make(self, tracer: &Tracer, path: String) -> Sequential {
+    pub(super) fn call(self, at: &Frame, name: &str, x: &Tensor) -> Tensor {
         let class = "torchvision.ops.misc.Conv2dNormActivation";
-        let mut layers = Sequential::of_class(path, class);
-        let bias = self.norm.is_none();
-        let kernel = [self.kernel; 2];
-        let conv = Conv::new(
-            tracer,
-            layers.next(),
-            self.channels,
-            &kernel,
-            self.groups,
-            bias,
-        );
-        let padding = (self.kernel - 1) / 2 * self.dilation;
-        layers.push(
-            conv.stride(self.stride)
-                .padding(padding)
-                .dilation(self.dilation),
-        );
-        if let Some(norm) = self.norm {
-            layers.push(norm.make(tracer, layers.next(), self.channels[1]));
-        }
-        if let Some(activation) = self.activation {
-            layers.push(activation(layers.next()));
-        }
-        layers
+        self.call_as(at, (name, class), x)
+    }
+
+    /// The same as a class made of it.
+    pub(super) fn call_as(self, at: &Frame, of: (&str, &'static str), x: &Tensor) -> Tensor {
+        sequential_of(at, of, x, |layers| {
+            let bias = self.norm.is_none();
+            let kernel = [self.kernel; 2];
+            let padding = (self.kernel - 1) / 2 * self.dilation;
+            layers.then(|at, name, x| {
+                let path = at.path(name);
+                let conv = Conv::new(at.tracer(), path, self.channels, &kernel, self.groups, bias);
+                let conv = conv.stride(self.stride).padding(padding);
+                conv.dilation(self.dilation).forward(x)
+            });
+            if let Some(norm) = self.norm {
+                layers.then(|at, name, x| norm.call(at, name, self.channels[1], x));
+            }
+            if let Some(activation) = self.activation {
+                layers.then(activation);
+            }
+        })
     }
 }
 
 /// `SqueezeExcitation`.
 pub(super) fn squeeze_excitation(
-    tracer: &Tracer,
-    path: String,
+    at: &Frame,
+    name: &str,
     [input, squeeze]: [u64; 2],
     [activation, scale_activation]: [Activation; 2],
-) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.ops.misc.SqueezeExcitation");
-    let conv = |name, channels| Conv::new(tracer, place.path(name), channels, &[1, 1], 1, true);
-    let avgpool = adaptive_pool(place.path("avgpool"), 1);
-    let fc1 = conv("fc1", [input, squeeze]);
-    let fc2 = conv("fc2", [squeeze, input]);
-    let activation = activation(place.path("activation"));
-    let scale_activation = scale_activation(place.path("scale_activation"));
-    let scale = move |input: &Tensor| {
-        chain(
-            &[&avgpool, &fc1, &activation, &fc2, &scale_activation],
-            input,
-        )
-    };
-    FnModule::new(place, move |input| {
-        let scale = scale(input);
-        (&scale).mul(input)
+    x: &Tensor,
+) -> Tensor {
+    at.call_of(name, "torchvision.ops.misc.SqueezeExcitation", |at| {
+        let conv = |name, channels, x: &Tensor| at.conv(name, channels, &[1, 1], true).forward(x);
+        let mut scale = adaptive_pool(at, "avgpool", 1, x);
+        scale = conv("fc1", [input, squeeze], &scale);
+        scale = activation(at, "activation", &scale);
+        scale = conv("fc2", [squeeze, input], &scale);
+        scale = scale_activation(at, "scale_activation", &scale);
+        (&scale).mul(x)
     })
 }
 
 /// `StochasticDepth(p, "row")`.
-pub(super) struct StochasticDepth {
-    place: ModulePath,
-    p: f64,
-}
-
-impl StochasticDepth {
-    pub(super) fn new(path: String, p: f64) -> StochasticDepth {
-        StochasticDepth {
-            place: ModulePath::new(path, "torchvision.ops.stochastic_depth.StochasticDepth"),
-            p,
-        }
+pub(super) fn stochastic_depth(at: &Frame, name: &str, p: f64, input: impl Tensors) -> Tensor {
+    if p == 0.0 {
+        return input.tensor().clone();
     }
-}
-
-impl Module for StochasticDepth {
-    fn forward(&self, input: &Tensor) -> Tensor {
-        if self.p == 0.0 {
-            return input.clone();
+    let class = "torchvision.ops.stochastic_depth.StochasticDepth";
+    let made = at.call_of(name, class, |at| {
+        let input = input.tensor();
+        let survival_rate = 1.0 - p;
+        let mut size = vec![Size::from(input.size(0))];
+        size.resize(input.shape().len(), Size::from(1));
+        let noise = empty(at.tracer(), &size, input.dtype().dtype);
+        noise.change_in_place(
+            "aten.bernoulli_.float",
+            &[("p", Argument::Float(survival_rate))],
+        );
+        if survival_rate > 0.0 {
+            let rate = [("other", Argument::Float(survival_rate))];
+            noise.change_in_place("aten.div_.Tensor", &rate);
         }
-        let tracer = input.tracer();
-        tracer.in_module(&self.place, || {
-            let survival_rate = 1.0 - self.p;
-            let mut size = vec![Size::from(input.size(0))];
-            size.resize(input.shape().len(), Size::from(1));
-            let noise = empty(&tracer, &size, input.dtype().dtype);
-            noise.change_in_place(
-                "aten.bernoulli_.float",
-                &[("p", Argument::Float(survival_rate))],
-            );
-            if survival_rate > 0.0 {
-                let rate = [("other", Argument::Float(survival_rate))];
-                noise.change_in_place("aten.div_.Tensor", &rate);
-            }
-            input.mul(&noise)
-        })
-    }
+        input.mul(&noise)
+    });
+    made.and_drop(input)
 }
 
 /// `torch.empty(size, dtype=dtype)`
@@ -207,16 +184,16 @@ fn empty(tracer: &Tracer, size: &[Size], dtype: DType) -> Tensor {
 
 /// `MLP(width, [hidden, width], activation_layer=nn.GELU, inplace=None, dropout=0.0)`, as a class made of it.
 pub(super) fn mlp(
-    tracer: &Tracer,
-    path: String,
-    class: &'static str,
+    at: &Frame,
+    of: (&str, &'static str),
     [width, hidden]: [u64; 2],
-) -> Sequential {
-    let mut layers = Sequential::of_class(path, class);
-    layers.push(Linear::new(tracer, layers.next(), [width, hidden], true));
-    layers.push(super::layers::gelu(layers.next()));
-    layers.push(Dropout::new(layers.next(), 0.0));
-    layers.push(Linear::new(tracer, layers.next(), [hidden, width], true));
-    layers.push(Dropout::new(layers.next(), 0.0));
-    layers
+    x: &Tensor,
+) -> Tensor {
+    sequential_of(at, of, x, |layers| {
+        layers.linear([width, hidden]);
+        layers.then(super::layers::gelu);
+        layers.dropout(0.0);
+        layers.linear([hidden, width]);
+        layers.dropout(0.0);
+    })
 }

@@ -4,7 +4,7 @@ use super::{Override, Preset};
 use crate::graph::{Graph, GraphError};
 use crate::shape::{DType, Extent, is_oversize};
 use crate::tracing::functional::cross_entropy;
-use crate::tracing::{Tensor, Tracer};
+use crate::tracing::{Frame, Tensor, Tracer};
 
 /// A preset and what builds it.
 #[derive(Debug)]
@@ -69,39 +69,39 @@ pub(super) const fn entry(
 }
 
 /// A model of this class that gives each image a class, with its loss.
-pub(super) fn classifier<M: Fn(&Tensor) -> Tensor>(
+pub(super) fn classifier(
     sizes: &Sizes,
     class: &str,
-    make: impl FnOnce(&Tracer) -> M,
+    model: impl FnOnce(&Frame, &Tensor) -> Tensor,
 ) -> Result<Graph, GraphError> {
-    trained(sizes, class, make, &[Extent::BATCH], |model, x, y| {
-        cross_entropy(model(x), y)
+    trained(sizes, class, &[Extent::BATCH], |at, x, y| {
+        cross_entropy(model(at, x), y)
     })
 }
 
 /// A model of this class that gives each pixel a class, with its loss.
-pub(super) fn segmenter<M: Fn(&Tensor) -> Tensor>(
+pub(super) fn segmenter(
     sizes: &Sizes,
     class: &str,
-    make: impl FnOnce(&Tracer) -> M,
+    model: impl FnOnce(&Frame, &Tensor) -> Tensor,
 ) -> Result<Graph, GraphError> {
     let [height, width] = sizes.image.map(Extent::fixed);
     let labels = [Extent::BATCH, height, width];
-    trained(sizes, class, make, &labels, |model, x, y| {
-        cross_entropy(model(x), y)
+    trained(sizes, class, &labels, |at, x, y| {
+        cross_entropy(model(at, x), y)
     })
 }
 
 /// A model of this class, trained on images and on labels of this shape by this loss.
-pub(super) fn trained<M>(
+pub(super) fn trained(
     sizes: &Sizes,
     class: &str,
-    make: impl FnOnce(&Tracer) -> M,
     labels: &[Extent],
-    loss: impl FnOnce(&M, &Tensor, &Tensor) -> Tensor,
+    loss: impl FnOnce(&Frame, &Tensor, &Tensor) -> Tensor,
 ) -> Result<Graph, GraphError> {
     let tracer = Tracer::new(class, DType::Float32);
-    let model = make(&tracer);
+    let module = class.rfind('.').map_or(0, |end| end + 1);
+    let at = Frame::of_classes(&tracer, &class[..module]);
     let [height, width] = sizes.image;
     let mut image = vec![Extent::BATCH];
     image.extend([sizes.channels, height, width].map(Extent::fixed));
@@ -113,7 +113,7 @@ pub(super) fn trained<M>(
     }
     let x = tracer.input("x", &image, DType::Float32);
     let y = tracer.input("y", labels, DType::Int64);
-    let loss = loss(&model, &x, &y);
+    let loss = loss(&at, &x, &y);
     let graph = tracer.finish(&loss)?;
     // These models return what they predict, and the training loop scores it.
     Ok(Graph {

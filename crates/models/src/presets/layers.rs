@@ -1,69 +1,109 @@
-//! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them.
+//! Modules of `torch.nn` and `torchvision.ops` that take one tensor and make one, and sequences of them: each as `self.name(x)` of the
+//! module whose code runs.
 
-pub(super) use crate::tracing::{AnyModule, Module, chain};
+use super::blocks::Norm;
 use crate::tracing::{
-    Argument, BatchNorm, FnModule, ModulePath, Pointwise as _, Tensor, Tensors, Tracer, Views as _,
+    Argument, BatchNorm, Conv, Frame, Pointwise as _, Tensor, Tensors, Views as _,
 };
 
-/// `torch.nn.Sequential` and classes made of it.
-pub(super) struct Sequential {
-    place: ModulePath,
-    modules: Vec<AnyModule>,
+/// `torch.nn.Sequential` or a class made of it, whose modules are called one after the other.
+pub(super) struct Sequence<'a> {
+    at: &'a Frame,
+    count: u32,
+    x: Tensor,
 }
 
-impl Sequential {
-    pub(super) fn new(path: String) -> Sequential {
-        Sequential::of_class(path, "torch.nn.modules.container.Sequential")
+impl Sequence<'_> {
+    /// Calls the next module, whose name is its number.
+    pub(super) fn then(&mut self, module: impl FnOnce(&Frame, &str, &Tensor) -> Tensor) {
+        self.named(&self.count.to_string(), module);
     }
 
-    /// One whose class is made of `Sequential`.
-    pub(super) fn of_class(path: String, class: &'static str) -> Sequential {
-        Sequential {
-            place: ModulePath::new(path, class),
-            modules: Vec::new(),
-        }
+    /// Calls a module that has a name.
+    pub(super) fn named(
+        &mut self,
+        name: &str,
+        module: impl FnOnce(&Frame, &str, &Tensor) -> Tensor,
+    ) {
+        self.count += 1;
+        self.x = module(self.at, name, &self.x);
     }
 
-    /// The same as a class made of it.
-    #[must_use]
-    pub(super) fn class(mut self, class: &'static str) -> Sequential {
-        self.place = self.place.of_class(class);
-        self
+    /// What the last one made.
+    pub(super) fn made(&self) -> &Tensor {
+        &self.x
     }
 
-    /// The path of the module that is added next.
-    pub(super) fn next(&self) -> String {
-        self.at(&self.modules.len().to_string())
+    /// Calls a linear layer next.
+    pub(super) fn linear(&mut self, sizes: [u64; 2]) {
+        self.then(|at, name, x| at.linear(name, sizes, true, x));
     }
 
-    /// The path of a module that has a name.
-    pub(super) fn at(&self, name: &str) -> String {
-        self.place.path(name)
+    /// Calls a convolution of this kernel, stride and groups next, and its normalization.
+    pub(super) fn conv_norm(
+        &mut self,
+        channels: [u64; 2],
+        (kernel, stride, groups): (u64, u64, u64),
+        norm: Norm,
+    ) {
+        self.then(|at, name, x| {
+            let (path, square) = (at.path(name), [kernel; 2]);
+            let conv = Conv::new(at.tracer(), path, channels, &square, groups, false);
+            conv.stride(stride).padding(kernel / 2).forward(x)
+        });
+        self.then(|at, name, x| norm.call(at, name, channels[1], x));
     }
 
-    /// Adds a module.
-    pub(super) fn push(&mut self, module: impl Module + 'static) {
-        self.modules.push(Box::new(module));
+    /// Calls a dropout next.
+    pub(super) fn dropout(&mut self, p: f64) {
+        self.then(|at, name, x| at.dropout(name, p, x));
     }
 }
 
-impl Module for Sequential {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer()
-            .in_module(&self.place, || self.modules.forward(x))
-    }
+/// `self.name(x)` of a `torch.nn.Sequential`.
+pub(super) fn sequential(
+    at: &Frame,
+    name: &str,
+    x: &Tensor,
+    modules: impl FnOnce(&mut Sequence<'_>),
+) -> Tensor {
+    sequential_of(
+        at,
+        (name, "torch.nn.modules.container.Sequential"),
+        x,
+        modules,
+    )
 }
 
-/// Makes an activation at a path.
-pub(super) type Activation = fn(String) -> FnModule;
+/// The same of a class made of it.
+pub(super) fn sequential_of(
+    at: &Frame,
+    (name, class): (&str, &'static str),
+    x: &Tensor,
+    modules: impl FnOnce(&mut Sequence<'_>),
+) -> Tensor {
+    at.call_of(name, class, |at| {
+        let mut sequence = Sequence {
+            at,
+            count: 0,
+            x: x.clone(),
+        };
+        modules(&mut sequence);
+        sequence.x
+    })
+}
+
+/// Calls an activation.
+pub(super) type Activation = fn(&Frame, &str, &Tensor) -> Tensor;
 
 /// Declares activations as modules.
 macro_rules! activations {
     ($($(#[$meta:meta])* $name:ident: $class:literal, $function:expr);+ $(;)?) => {
         $(
             $(#[$meta])*
-            pub(super) fn $name(path: String) -> FnModule {
-                FnModule::new(ModulePath::new(path, concat!("torch.nn.modules.activation.", $class)), $function)
+            pub(super) fn $name(at: &Frame, name: &str, x: &Tensor) -> Tensor {
+                let function: fn(&Tensor) -> Tensor = $function;
+                at.call_of(name, concat!("torch.nn.modules.activation.", $class), |_| function(x))
             }
         )+
     };
@@ -108,30 +148,21 @@ fn changed(x: &Tensor, target: &'static str, arguments: &[(&str, Argument<'_>)])
 }
 
 /// `torch.nn.Dropout(p, inplace=True)`
-pub(super) fn dropout_in_place(path: String, p: f64) -> FnModule {
-    FnModule::new(
-        ModulePath::new(path, "torch.nn.modules.dropout.Dropout"),
-        move |x| {
-            let how = [("p", Argument::Float(p)), ("train", Argument::Bool(true))];
-            changed(x, "aten.dropout_.default", &how)
-        },
-    )
+pub(super) fn dropout_in_place(at: &Frame, name: &str, p: f64, x: &Tensor) -> Tensor {
+    at.call_of(name, "torch.nn.modules.dropout.Dropout", |_| {
+        let how = [("p", Argument::Float(p)), ("train", Argument::Bool(true))];
+        changed(x, "aten.dropout_.default", &how)
+    })
 }
 
 /// `torch.nn.Flatten(1)`
-pub(super) fn flatten(path: String) -> FnModule {
-    FnModule::new(
-        ModulePath::new(path, "torch.nn.modules.flatten.Flatten"),
-        |x| flat(x),
-    )
+pub(super) fn flatten(at: &Frame, name: &str, x: &Tensor) -> Tensor {
+    at.call_of(name, "torch.nn.modules.flatten.Flatten", |_| flat(x))
 }
 
 /// `torchvision.ops.Permute`
-pub(super) fn permute(path: String, dims: [i64; 4]) -> FnModule {
-    FnModule::new(
-        ModulePath::new(path, "torchvision.ops.misc.Permute"),
-        move |x| x.permute(&dims),
-    )
+pub(super) fn permute(at: &Frame, name: &str, dims: [i64; 4], x: &Tensor) -> Tensor {
+    at.call_of(name, "torchvision.ops.misc.Permute", |_| x.permute(&dims))
 }
 
 /// How a window moves over an image.
@@ -183,23 +214,23 @@ impl Pooling {
 }
 
 /// `torch.nn.MaxPool2d`
-pub(super) fn max_pool(path: String, pooling: Pooling) -> FnModule {
-    let class = "torch.nn.modules.pooling.MaxPool2d";
-    FnModule::new(ModulePath::new(path, class), move |x| pooling.max(x))
+pub(super) fn max_pool(at: &Frame, name: &str, pooling: Pooling, x: &Tensor) -> Tensor {
+    at.call_of(name, "torch.nn.modules.pooling.MaxPool2d", |_| {
+        pooling.max(x)
+    })
 }
 
 /// `torch.nn.AvgPool2d`
-pub(super) fn average_pool(path: String, pooling: Pooling) -> FnModule {
-    let class = "torch.nn.modules.pooling.AvgPool2d";
-    FnModule::new(ModulePath::new(path, class), move |x| pooling.average(x))
+pub(super) fn average_pool(at: &Frame, name: &str, pooling: Pooling, x: &Tensor) -> Tensor {
+    at.call_of(name, "torch.nn.modules.pooling.AvgPool2d", |_| {
+        pooling.average(x)
+    })
 }
 
 /// `torch.nn.AdaptiveAvgPool2d(size)`
-pub(super) fn adaptive_pool(path: String, size: i64) -> FnModule {
+pub(super) fn adaptive_pool(at: &Frame, name: &str, size: i64, x: &Tensor) -> Tensor {
     let class = "torch.nn.modules.pooling.AdaptiveAvgPool2d";
-    FnModule::new(ModulePath::new(path, class), move |x| {
-        adaptive_average(x, size)
-    })
+    at.call_of(name, class, |_| adaptive_average(x, size))
 }
 
 /// `F.adaptive_avg_pool2d(x, size)`
@@ -208,22 +239,21 @@ pub(super) fn adaptive_average(x: &Tensor, size: i64) -> Tensor {
     x.apply("aten.adaptive_avg_pool2d.default", &[("output_size", size)])
 }
 
-/// The `forward` of most classifiers: features, an average of this size, and what makes classes of it.
+/// What most classifiers make of features: an average of this size, and classes of it.
 pub(super) fn pooled(
-    features: impl Module,
+    at: &Frame,
+    features: Tensor,
     size: i64,
-    classifier: impl Module,
-) -> impl Fn(&Tensor) -> Tensor {
-    let avgpool = adaptive_pool("avgpool".into(), size);
-    move |x| {
-        let x = flat(chain(&[&features, &avgpool], x));
-        classifier.forward(&x)
-    }
+    classifier: impl FnOnce(&Tensor) -> Tensor,
+) -> Tensor {
+    let pooled = adaptive_pool(at, "avgpool", size, &features).and_drop(features);
+    let x = flat(pooled);
+    classifier(&x)
 }
 
 /// `torch.nn.BatchNorm2d(channels)` with PyTorch's defaults.
-pub(super) fn batch_norm(tracer: &Tracer, path: String, channels: u64) -> BatchNorm {
-    BatchNorm::new(tracer, path, channels, 0.1, 1e-5)
+pub(super) fn batch_norm(at: &Frame, name: &str, channels: u64, x: &Tensor) -> Tensor {
+    BatchNorm::new(at.tracer(), at.path(name), channels, 0.1, 1e-5).forward(x)
 }
 
 /// `torch.flatten(x, 1)`, after which `x` is named no more.

@@ -50,8 +50,8 @@ impl Activation {
             "tanh" => ("torch.nn.modules.activation.Tanh", Function::Tanh),
             "sigmoid" => ("torch.nn.modules.activation.Sigmoid", Function::Sigmoid),
             other => {
-                tracer.fail(
-                    "activation",
+                tracer.fail_to_make(
+                    &path, "activation",
                     format!(
                         "the activation {other:?} is not known; known are gelu, gelu_fast, gelu_new, gelu_pytorch_tanh, \
                          quick_gelu, relu, sigmoid, silu and tanh"

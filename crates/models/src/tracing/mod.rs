@@ -4,8 +4,8 @@
 //! tensor notes that Python lets go of it, as the exporter notes it of Python's own names. So a model that is written with
 //! the scopes of its Python code has its lifetimes, too. See Note [Scopes].
 //!
-//! A class of a model is a function that registers its layers in the order of `__init__` and returns its `forward`: a [`FnModule`], or a
-//! closure where that takes more than one tensor.
+//! A class of a model is a function that takes a [`Frame`], which is its `self`, and runs its `forward`: modules are made where they are
+//! called first.
 //!
 //! The first thing that does not fit is kept and told by [`Tracer::finish`]; what comes after it is not looked at, so that
 //! models read like PyTorch's.
@@ -13,8 +13,8 @@
 mod activation;
 mod adapters;
 mod argument;
+mod frame;
 pub(crate) mod functional;
-mod module;
 mod module_path;
 mod modules;
 mod operands;
@@ -23,12 +23,11 @@ mod reductions;
 mod tracer;
 mod views;
 
-pub(crate) use activation::Activation;
 pub(crate) use adapters::{Adapter, Lora, Targets, Trained, prefixes};
 pub(crate) use argument::{Argument, Size};
-pub(crate) use module::{AnyModule, Module, chain};
+pub(crate) use frame::Frame;
 pub(crate) use module_path::{Code, ModulePath};
-pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, FnModule, LayerNorm, Linear};
+pub(crate) use modules::{BatchNorm, Conv, Dropout, Embedding, LayerNorm, Linear};
 pub(crate) use operands::Tensors;
 pub(crate) use pointwise::{Pointwise, Scalar};
 pub(crate) use reductions::Reductions;

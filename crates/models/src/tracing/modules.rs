@@ -1,4 +1,4 @@
-//! `torch.nn`'s modules: each registers its parameters when it is made, and runs its `forward`.
+//! `torch.nn`'s modules: each has its parameters once it is made, and runs its `forward`.
 
 use std::borrow::Cow;
 
@@ -9,27 +9,7 @@ use super::module_path::ModulePath;
 use super::operands::Tensors;
 use super::pointwise::Pointwise as _;
 use super::tracer::{Tensor, Tracer};
-use super::views::Views as _;
 use crate::shape::DType;
-
-/// A class of the model's own, whose `forward` takes one tensor. What it calls is held by the closure.
-pub(crate) struct FnModule<T = Tensor> {
-    place: ModulePath,
-    forward: Box<dyn Fn(&Tensor) -> T>,
-}
-
-impl<T> FnModule<T> {
-    pub(crate) fn new(place: ModulePath, forward: impl Fn(&Tensor) -> T + 'static) -> FnModule<T> {
-        FnModule {
-            place,
-            forward: Box::new(forward),
-        }
-    }
-
-    pub(crate) fn forward(&self, x: &Tensor) -> T {
-        x.tracer().in_module(&self.place, || (self.forward)(x))
-    }
-}
 
 /// `torch.nn.Linear`.
 #[derive(Debug, Clone)]
@@ -91,6 +71,8 @@ pub(crate) struct Embedding {
     place: ModulePath,
     pub(crate) weight: Tensor,
     padding: Option<u64>,
+    /// What its results are multiplied by.
+    scale: Option<Tensor>,
     adapter: Option<Box<Adapter>>,
 }
 
@@ -106,6 +88,7 @@ impl Embedding {
             adapter: Adapter::of_embedding(tracer, &path, sizes),
             place: ModulePath::new(own, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
         }
     }
 
@@ -115,6 +98,7 @@ impl Embedding {
             weight: weight.clone(),
             place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
             adapter: None,
         }
     }
@@ -134,8 +118,18 @@ impl Embedding {
         self
     }
 
+    /// The same as a class of the model's own, whose buffer `embed_scale` its results are multiplied by.
+    #[must_use]
+    pub(crate) fn scaled(self, tracer: &Tracer, class: String) -> Embedding {
+        let path = self.place.path("embed_scale");
+        Embedding {
+            scale: Some(tracer.buffer(&path, &[], tracer.dtype())),
+            ..self.class(class)
+        }
+    }
+
     pub(crate) fn forward(&self, indices: impl Tensors) -> Tensor {
-        let how = (self.padding, None);
+        let how = (self.padding, self.scale.as_ref());
         let made = Adapter::embed(self.adapter.as_deref(), indices.tensor(), how, |indices| {
             let tracer = indices.tracer();
             tracer.in_module(&self.place, || self.look_up(indices))
@@ -145,12 +139,11 @@ impl Embedding {
 
     /// The same, called by a class of the model's own.
     pub(crate) fn look_up(&self, indices: impl Tensors) -> Tensor {
-        functional::embedding(indices, &self.weight, self.padding)
-    }
-
-    /// `x[indices]` of the weight by tensors, as an index and not as an embedding.
-    pub(crate) fn index(&self, indices: &Tensor) -> Tensor {
-        (&self.weight).index(&[Some(indices)])
+        let words = functional::embedding(indices, &self.weight, self.padding);
+        match &self.scale {
+            Some(scale) => words.mul(scale.to_dtype_of(self.weight.dtype())),
+            None => words,
+        }
     }
 
     /// The same with a weight that is not trained.
@@ -159,6 +152,7 @@ impl Embedding {
             weight: tracer.frozen_parameter(&format!("{path}.weight"), &[rows, width]),
             place: ModulePath::new(path, "torch.nn.modules.sparse.Embedding"),
             padding: None,
+            scale: None,
             adapter: None,
         }
     }

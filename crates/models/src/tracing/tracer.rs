@@ -1,6 +1,7 @@
 //! The graph that is being traced, and the names that hold its tensors.
 
 mod function;
+mod making;
 mod order;
 mod tensor;
 
@@ -42,6 +43,10 @@ struct State {
     releases: Releases,
     /// Calls of custom functions.
     functions: Vec<FunctionCall>,
+    /// Parameters, buffers and constants by their paths.
+    held: HashMap<String, ValueId>,
+    /// Modules, parameters and buffers by their paths, in the order in which they are made.
+    made: HashMap<String, usize>,
     /// How many constants there are.
     constants: u32,
     /// The dtype of parameters: `torch.get_default_dtype()` while the model is made.
@@ -50,7 +55,11 @@ struct State {
     attending: Attending,
     /// What modules returned and their callers name till they end, by how many calls these are in.
     kept: Vec<(usize, Tensor)>,
+    /// What cannot be made, and where.
+    unmade: Vec<(String, GraphError)>,
     error: Option<GraphError>,
+    /// Whether modules are made and not called.
+    only_makes: bool,
     /// Whether the loss exists: what is let go of now was alive with it.
     is_over: bool,
 }
@@ -92,12 +101,16 @@ impl Tracer {
             named: HashMap::new(),
             releases: Releases::default(),
             functions: Vec::new(),
+            held: HashMap::new(),
+            made: HashMap::new(),
             constants: 0,
             dtype,
             trained: Trained::default(),
             attending: Attending::default(),
             kept: Vec::new(),
+            unmade: Vec::new(),
             error: None,
+            only_makes: false,
             is_over: false,
         })))
     }
@@ -141,23 +154,23 @@ impl Tracer {
         look(&self.0.borrow().trained)
     }
 
-    /// Registers a parameter. Call in the order in which the modules are made.
+    /// A parameter, which is made unless it was before.
     pub(crate) fn parameter(&self, path: &str, shape: &[u64]) -> Tensor {
         let kind = self.0.borrow().trained.kind(path);
         self.held(path, shape, self.dtype(), kind)
     }
 
-    /// Registers a parameter that is never trained, as one with `requires_grad=False`.
+    /// A parameter that is never trained, as one with `requires_grad=False`.
     pub(crate) fn frozen_parameter(&self, path: &str, shape: &[u64]) -> Tensor {
         self.held(path, shape, self.dtype(), ParameterKind::Frozen)
     }
 
-    /// Registers a parameter of an adapter.
+    /// A parameter of an adapter.
     pub(super) fn adapter_parameter(&self, path: &str, shape: &[u64], dtype: DType) -> Tensor {
         self.held(path, shape, dtype, ParameterKind::Trained)
     }
 
-    /// Registers a buffer.
+    /// A buffer.
     pub(crate) fn buffer(&self, path: &str, shape: &[u64], dtype: DType) -> Tensor {
         self.held(path, shape, dtype, ParameterKind::Buffer)
     }
@@ -173,22 +186,33 @@ impl Tracer {
                 module => unwrapped(&format!("{module}.{name}")).into_owned(),
             }
         };
-        self.buffer(&path, shape, dtype)
+        self.stored(&path, shape, dtype, ParameterKind::Buffer)
     }
 
     fn held(&self, path: &str, shape: &[u64], dtype: DType, kind: ParameterKind) -> Tensor {
+        self.register(path);
+        self.stored(path, shape, dtype, kind)
+    }
+
+    fn stored(&self, path: &str, shape: &[u64], dtype: DType, kind: ParameterKind) -> Tensor {
         let mut state = self.0.borrow_mut();
         let path = &state.in_wrapper(path);
+        if let Some(id) = state.held.get(path).copied() {
+            drop(state);
+            return self.named(vec![id], false);
+        }
         let mut extents: Vec<Extent> = shape.iter().copied().map(Extent::fixed).collect();
         if is_oversize(&extents) {
-            state.fail(GraphError {
+            let error = GraphError {
                 op: "parameter",
                 module: path.to_owned(),
                 problem: format!("{shape:?} is too large for any device"),
-            });
+            };
+            state.unmade.push((path.to_owned(), error));
             extents.clear();
         }
         let id = state.builder.parameter(path, kind, dtype, extents);
+        state.held.insert(path.clone(), id);
         drop(state);
         self.named(vec![id], false)
     }
@@ -225,6 +249,9 @@ impl Tracer {
 
     /// Runs a module's `forward`.
     pub(crate) fn in_module<T>(&self, place: &ModulePath, forward: impl FnOnce() -> T) -> T {
+        if self.0.borrow().only_makes {
+            return forward();
+        }
         {
             let mut state = self.0.borrow_mut();
             let path = state.in_wrapper(&place.path);
@@ -295,7 +322,7 @@ impl Tracer {
 
     /// What did not fit until now, if anything.
     pub(crate) fn check(&self) -> Result<(), GraphError> {
-        self.0.borrow_mut().error.take().map_or(Ok(()), Err)
+        self.0.borrow_mut().check()
     }
 
     /// Calls an operator with one result.
@@ -332,7 +359,11 @@ impl Tracer {
 
     /// The graph: `loss` is the scalar that is trained on.
     pub(crate) fn finish(self, loss: &Tensor) -> Result<Graph, GraphError> {
-        self.finish_with(None, loss)
+        let mut graph = self.clone().finish_with(None, loss)?;
+        let state = self.0.borrow();
+        let parameters = &mut graph.parameters;
+        parameters.sort_by_cached_key(|parameter| state.rank(&parameter.path));
+        Ok(in_order_of_exports(graph))
     }
 
     /// The graph of a model that returns `result`; `None` for what the loss is computed from.
@@ -344,7 +375,7 @@ impl Tracer {
         let (result, loss) = (result.map(Tensor::id), loss.id());
         let mut state = self.0.borrow_mut();
         state.is_over = true;
-        state.error.take().map_or(Ok(()), Err)?;
+        state.check()?;
         let builder = std::mem::replace(&mut state.builder, Builder::new(""));
         let mut releases = std::mem::take(&mut state.releases);
         let made = builder.nodes().iter().flat_map(|node| &node.outputs);
@@ -387,7 +418,7 @@ impl State {
         target: &'static str,
         arguments: &[(&str, Argument<'_>)],
     ) -> Option<Vec<ValueId>> {
-        if self.error.is_some() {
+        if self.only_makes || self.error.is_some() || !self.unmade.is_empty() {
             return None;
         }
         let applied = self.try_apply(target, arguments);

@@ -1,8 +1,6 @@
 //! What is safe at each length, and what follows for batches of all of them.
 
-use crate::style::Style;
-use crate::style::paragraph;
-use crate::table::{lines, or_dash};
+use crate::style::{Style, lines, or_dash, paragraph};
 use batchfit_fit::model::LengthOf;
 use batchfit_fit::{Bucket, LengthRow, LengthTable, Recommendation, VariantResult};
 use batchfit_step::units::Bytes;

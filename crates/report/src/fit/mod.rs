@@ -1,7 +1,6 @@
 //! The answer to a fit.
 
 mod lengths;
-mod notes;
 mod setup;
 mod suggestions;
 mod variants;
@@ -13,9 +12,7 @@ pub(crate) use setup::given_options;
 use std::fmt::Write as _;
 
 use super::probe::verdict;
-use super::style::Style;
-use super::style::paragraph;
-use super::table::{facts, lines, sized};
+use super::style::{Style, facts, lines, paragraph, sized};
 use super::why::category;
 use batchfit_card::probe::{CategoryBytes, Evidence, SpeedFrom};
 use batchfit_fit::model::Mode;
@@ -86,7 +83,7 @@ pub fn fit(model: &str, result: &FitResult, request: &ShownRequest, style: &Styl
         report += "\nOn the GPU\n";
         report += &facts(&on_the_gpu(work), style);
     }
-    let notes = notes::all(result, request, style);
+    let notes = setup::notes(result, request, style);
     if !notes.is_empty() {
         report += "\n";
         report += &notes;

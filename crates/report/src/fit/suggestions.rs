@@ -1,9 +1,7 @@
 //! What else could be done.
 
 use super::rounded;
-use crate::style::Style;
-use crate::style::paragraph;
-use crate::table::{text, with_header};
+use crate::style::{Style, lines, or_dash, paragraph};
 use batchfit_fit::{FitResult, Suggestion, SuggestionKind};
 use batchfit_step::units::Bytes;
 
@@ -15,39 +13,33 @@ pub(super) fn table(result: &FitResult, wanted: u64, style: &Style) -> String {
     let is_line = |one: &&Suggestion| {
         one.gained > 0 || (one.kind == SuggestionKind::Allocator && one.micro_batch > 0)
     };
-    let (lines, others): (Vec<_>, Vec<_>) = suggestions.iter().partition(is_line);
-    let any_steps = lines.iter().any(|one| one.accumulation_steps > 1);
-    let any_pace = lines.iter().any(|one| one.samples_per_second.is_some());
+    let (gaining, others): (Vec<_>, Vec<_>) = suggestions.iter().partition(is_line);
+    let any_steps = gaining.iter().any(|one| one.accumulation_steps > 1);
+    let any_pace = gaining.iter().any(|one| one.samples_per_second.is_some());
     let batch = if any_steps {
         "batch x steps"
     } else {
         "micro-batch"
     };
-    let mut header = vec!["change", batch, "gained", ""];
-    header.extend(any_pace.then_some("samples/s"));
-    header.push("cost");
-    let mut table = with_header(&header, &[batch, "gained", "samples/s"]);
-    for one in lines {
-        let mut row = vec![
-            one.change.clone(),
-            match (one.micro_batch, any_steps) {
-                (0, _) => "-".to_owned(),
-                (batch, true) => format!("{batch} x {}", one.accumulation_steps),
-                (batch, false) => batch.to_string(),
-            },
-            match one.gained {
-                0 => "0".to_owned(),
-                gained => format!("{gained:+}"),
-            },
-            if one.reaches { "reaches it" } else { "" }.to_owned(),
-        ];
-        row.extend(any_pace.then(|| {
-            let pace = one.samples_per_second;
-            pace.map_or_else(|| "-".to_owned(), rounded)
-        }));
-        row.push(one.cost.clone());
-        table.add_row(row);
-    }
+    let table = lines(&gaining, style)
+        .words("change", |one| one.change.clone())
+        .number(batch, |one| match (one.micro_batch, any_steps) {
+            (0, _) => "-".to_owned(),
+            (batch, true) => format!("{batch} x {}", one.accumulation_steps),
+            (batch, false) => batch.to_string(),
+        })
+        .number("gained", |one| match one.gained {
+            0 => "0".to_owned(),
+            gained => format!("{gained:+}"),
+        })
+        .words("", |one| {
+            if one.reaches { "reaches it" } else { "" }.to_owned()
+        })
+        .number("samples/s", |one| {
+            or_dash(one.samples_per_second.map(rounded))
+        })
+        .only_if(any_pace)
+        .words("cost", |one| one.cost.clone());
     let fails = suggestions.iter().filter(|one| one.micro_batch == 0);
     let fails: Vec<&str> = fails.map(|one| one.change.as_str()).collect();
     if fails.len() == suggestions.len() {
@@ -67,7 +59,7 @@ pub(super) fn table(result: &FitResult, wanted: u64, style: &Style) -> String {
         (true, _) => format!("What makes {wanted} samples at once fit\n"),
         (false, _) => format!("Changes, first those with which {wanted} samples fit at once\n"),
     };
-    let mut report = title + &text(&table, style);
+    let mut report = title + &table.text();
     let with_peak = |one: &Suggestion| match (one.micro_batch, nothing_fits) {
         (0, true) => one.change.clone(),
         (0, false) => format!("{} (nothing fits)", one.change),

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::rounded;
-use crate::style::Style;
-use crate::table::{Table, text, with_header};
-use batchfit_fit::VariantResult;
+use crate::style::{Style, lines, or_dash};
 use batchfit_fit::model::{Checkpointing, Mode, Optimizer, Parallel, Variant};
+use batchfit_fit::{Recommendation, VariantResult};
 use batchfit_step::limits::shorten;
 use batchfit_step::units::Bytes;
 
@@ -20,22 +19,74 @@ pub(super) fn table(variants: &[VariantResult], style: &Style) -> String {
         .map(|variant| variant.training.optimizer.name())
         .collect();
     let grouped = groups.len() > 1 && groups.len() == optimizers.len();
-    let columns = Columns::of(variants, style);
-    let mut table = with_header(&columns.header(), &Columns::NUMBERS);
-    for group in &groups {
-        if let (true, [first, ..]) = (grouped, *group) {
-            table.add_line(states(first.training.optimizer));
-        }
-        for variant in *group {
-            columns.row(&mut table, variant, groups.len() > 1 && !grouped);
-        }
-    }
+    let is_first = |variant: &VariantResult| {
+        let mut firsts = groups.iter().filter_map(|group| group.first());
+        grouped && firsts.any(|first| std::ptr::eq(first, variant))
+    };
+    let names_optimizer = groups.len() > 1 && !grouped;
+    let any = |test: fn(&VariantResult) -> bool| variants.iter().any(test);
+    let has_steps = any(|variant| variant.recommendation.accumulation_steps > 1);
+    let has_ranks = any(|variant| !variant.training.parallel.is_none());
+    let has_speed = any(|variant| variant.recommendation.samples_per_second.is_some());
+    let batch = if has_steps {
+        "batch x steps"
+    } else {
+        "micro-batch"
+    };
+    let if_fits = |variant: &VariantResult, figure: fn(&Recommendation) -> String| {
+        let best = &variant.recommendation;
+        or_dash((best.micro_batch > 0).then(|| figure(best)))
+    };
+    let table = lines(variants, style)
+        .above(|variant| is_first(variant).then(|| states(variant.training.optimizer)))
+        .number("#", |variant| variant.rank.to_string())
+        .words("variant", |variant| {
+            label(&variant.training, names_optimizer)
+        })
+        .number(batch, |variant| {
+            let steps = variant.recommendation.accumulation_steps;
+            let batch = if_fits(variant, |best| best.micro_batch.to_string());
+            if has_steps && batch != "-" {
+                format!("{batch} x {steps}")
+            } else {
+                batch
+            }
+        })
+        .number("GPUs", |variant| {
+            variant.training.parallel.world_size().to_string()
+        })
+        .only_if(has_ranks)
+        .number("global batch", |variant| {
+            if_fits(variant, |best| best.global_batch.to_string())
+        })
+        .only_if(has_ranks)
+        .number("peak reserved", |variant| {
+            if_fits(variant, |best| Bytes(best.peak_reserved_bytes).to_string())
+        })
+        .number("headroom", |variant| {
+            if_fits(variant, |best| Bytes(best.headroom_bytes).to_string())
+        })
+        .only_if(style.verbose)
+        .number("sent/step", |variant| {
+            let ranks = variant.recommendation.parallel.as_ref();
+            or_dash(ranks.and_then(|ranks| ranks.communicated_bytes).map(Bytes))
+        })
+        .only_if(has_ranks)
+        .number("samples/s", |variant| {
+            or_dash(variant.recommendation.samples_per_second.map(rounded))
+        })
+        .only_if(has_speed)
+        .words("unbeaten", |variant| {
+            or_dash((variant.pareto == Some(true)).then_some("yes"))
+        })
+        .only_if(has_speed)
+        .words("cost", cost);
     let heading = if grouped {
         "Variants, best first for each optimizer (all: `--rank across_optimizers`)\n"
     } else {
         "Variants, best first\n"
     };
-    heading.to_owned() + &text(&table, style)
+    heading.to_owned() + &table.text()
 }
 
 /// An optimizer with what it keeps.
@@ -60,107 +111,15 @@ fn states(optimizer: Optimizer) -> String {
     format!("{}: {keeps}", optimizer.name())
 }
 
-/// The heading of micro-batches with their accumulation steps.
-const BATCH_AND_STEPS: &str = "batch x steps";
-
-/// Which columns have something to tell.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "one for each column, which are there or not"
-)]
-struct Columns {
-    steps: bool,
-    headroom: bool,
-    speed: bool,
-    ranks: bool,
-}
-
-impl Columns {
-    const NUMBERS: [&str; 9] = [
-        "#",
-        "micro-batch",
-        BATCH_AND_STEPS,
-        "peak reserved",
-        "headroom",
-        "samples/s",
-        "GPUs",
-        "global batch",
-        "sent/step",
-    ];
-
-    fn of(variants: &[VariantResult], style: &Style) -> Columns {
-        let any = |test: &dyn Fn(&VariantResult) -> bool| variants.iter().any(test);
-        Columns {
-            steps: any(&|variant| variant.recommendation.accumulation_steps > 1),
-            headroom: style.verbose,
-            speed: any(&|variant| variant.recommendation.samples_per_second.is_some()),
-            ranks: any(&|variant| !variant.training.parallel.is_none()),
-        }
-    }
-
-    fn header(&self) -> Vec<&'static str> {
-        let mut header = vec!["#", "variant"];
-        header.push(if self.steps {
-            BATCH_AND_STEPS
-        } else {
-            "micro-batch"
-        });
-        if self.ranks {
-            header.extend(["GPUs", "global batch"]);
-        }
-        header.push("peak reserved");
-        header.extend(self.headroom.then_some("headroom"));
-        header.extend(self.ranks.then_some("sent/step"));
-        if self.speed {
-            header.extend(["samples/s", "unbeaten"]);
-        }
-        header.push("cost");
-        header
-    }
-
-    fn row(&self, table: &mut Table, variant: &VariantResult, names_optimizer: bool) {
-        let best = &variant.recommendation;
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        let fits = best.micro_batch > 0;
-        let if_fits = |text: String| or_dash(fits.then_some(text));
-        let mut row = vec![
-            variant.rank.to_string(),
-            label(&variant.training, names_optimizer),
-            if_fits(if self.steps {
-                format!("{} x {}", best.micro_batch, best.accumulation_steps)
-            } else {
-                best.micro_batch.to_string()
-            }),
-        ];
-        if self.ranks {
-            row.push(variant.training.parallel.world_size().to_string());
-            row.push(if_fits(best.global_batch.to_string()));
-        }
-        row.push(if_fits(Bytes(best.peak_reserved_bytes).to_string()));
-        row.extend(
-            self.headroom
-                .then(|| if_fits(Bytes(best.headroom_bytes).to_string())),
-        );
-        if self.ranks {
-            let ranks = best.parallel.as_ref();
-            let sent = ranks.and_then(|ranks| ranks.communicated_bytes);
-            row.push(or_dash(sent.map(|bytes| Bytes(bytes).to_string())));
-        }
-        if self.speed {
-            row.push(or_dash(best.samples_per_second.map(rounded)));
-            let is_unbeaten = variant.pareto == Some(true);
-            row.push(or_dash(is_unbeaten.then(|| "yes".to_owned())));
-        }
-        let missing = best.missing_bytes.filter(|_| !fits);
-        let missing = missing.map(|bytes| format!("needs {} more", Bytes(bytes)));
-        let short = (best.shortfall > 0).then(|| format!("{} samples short", best.shortfall));
-        let all: Vec<String> = [missing, short, variant.cost.clone()]
-            .into_iter()
-            .flatten()
-            .collect();
-        row.push(or_dash((!all.is_empty()).then(|| all.join(", "))));
-        table.add_row(row);
-    }
+/// What it costs, or lacks.
+fn cost(variant: &VariantResult) -> String {
+    let best = &variant.recommendation;
+    let missing = best.missing_bytes.filter(|_| best.micro_batch == 0);
+    let missing = missing.map(|bytes| format!("needs {} more", Bytes(bytes)));
+    let short = (best.shortfall > 0).then(|| format!("{} samples short", best.shortfall));
+    let all = [missing, short, variant.cost.clone()];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    or_dash((!all.is_empty()).then(|| all.join(", ")))
 }
 
 /// What makes a variant, in the words of a request.

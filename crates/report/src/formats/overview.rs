@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use super::Answer;
 use super::lengths::{LengthRow, rows};
 use crate::fit::{figure, micro_batch, peak, rounded, shown_name};
-use crate::style::Style;
-use crate::table::{lines, notes, or_dash};
+use crate::style::{Style, lines, notes, or_dash};
 use batchfit_fit::VariantResult;
 use batchfit_step::units::Bytes;
 

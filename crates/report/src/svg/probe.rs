@@ -1,6 +1,6 @@
 //! Memory of a probe over time, by what it is for, with its peak.
 
-use super::timeline::{Scale, axes, label_beside};
+use super::timeline::{Scale, axes, closed, label_beside};
 use super::{Anchor, LEFT, RIGHT, Svg, colour};
 use crate::probe::verdict;
 use crate::why::category;
@@ -47,6 +47,10 @@ pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
     let scale = Scale::below(118.0, events, ceiling);
     let bottom = scale.bottom();
     axes(&mut svg, events, &scale, ceiling);
+    let stairs = |bytes: &dyn Fn(&TimelinePoint) -> u64| {
+        let points = report.timeline.iter();
+        scale.stairs(points.map(|point| (event(point), bytes(point))))
+    };
     // From the top of the stack down: each covers what is below it.
     for (index, kind) in shown.iter().enumerate().rev() {
         let height = |point: &TimelinePoint| {
@@ -55,14 +59,10 @@ pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
                 .map(|kind| point.by_category.get(*kind as usize).unwrap_or(&0))
                 .sum()
         };
-        let mut points = stairs(report, &scale, &height);
-        if let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) {
-            points.push((last.0, bottom));
-            points.push((first.0, bottom));
-        }
+        let points = closed(stairs(&height), bottom);
         svg.area(&points, COLOURS[*kind as usize]);
     }
-    let reserved = stairs(report, &scale, &|point| point.reserved_bytes);
+    let reserved = stairs(&|point| point.reserved_bytes);
     svg.curve(&reserved, colour::RESERVED);
     begins(&mut svg, report, &scale);
     let of_steps = report.timeline.iter().filter(|point| point.step > 0);
@@ -90,25 +90,6 @@ pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
 
 fn event(point: &TimelinePoint) -> usize {
     usize::try_from(point.event).unwrap_or(usize::MAX)
-}
-
-/// Memory stays as it is until the next event.
-fn stairs(
-    report: &ProbeReport,
-    scale: &Scale,
-    bytes: &dyn Fn(&TimelinePoint) -> u64,
-) -> Vec<(f64, f64)> {
-    let mut points: Vec<(f64, f64)> = Vec::new();
-    for point in &report.timeline {
-        let (x, y) = (scale.x(event(point)), scale.y(bytes(point)));
-        if let Some((_, before)) = points.last().copied()
-            && (before - y).abs() > f64::EPSILON
-        {
-            points.push((x, before));
-        }
-        points.push((x, y));
-    }
-    points
 }
 
 /// Where each step begins.

@@ -1,7 +1,7 @@
 //! Reserved and allocated memory over time.
 
 use super::{Anchor, LEFT, RIGHT, Svg, colour};
-use batchfit_card::replay::ReplayReport;
+use batchfit_card::replay::{ReplayMoment, ReplayReport};
 use batchfit_step::units::Bytes;
 
 const HEIGHT: f64 = 320.0;
@@ -40,6 +40,21 @@ impl Scale {
 
     pub(super) fn y(&self, bytes: u64) -> f64 {
         self.top + HEIGHT * (1.0 - bytes as f64 / self.bytes)
+    }
+
+    /// Events with bytes as stairs: memory stays as it is until the next event.
+    pub(super) fn stairs(&self, moments: impl Iterator<Item = (usize, u64)>) -> Vec<(f64, f64)> {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (event, bytes) in moments {
+            let (x, y) = (self.x(event), self.y(bytes));
+            if let Some((_, before)) = points.last().copied()
+                && (before - y).abs() > f64::EPSILON
+            {
+                points.push((x, before));
+            }
+            points.push((x, y));
+        }
+        points
     }
 }
 
@@ -124,38 +139,33 @@ pub(super) fn axes(svg: &mut Svg, events: usize, scale: &Scale, ceiling: u64) {
     svg.line([LEFT, bottom, RIGHT, bottom], colour::QUIET, 1.0);
 }
 
-/// Memory stays as it is until the next event, so both are stairs.
+/// Points down to the floor at both ends, around what is below them.
+pub(super) fn closed(mut points: Vec<(f64, f64)>, floor: f64) -> Vec<(f64, f64)> {
+    if let (Some(first), Some(last)) = (points.first().copied(), points.last().copied()) {
+        points.push((last.0, floor));
+        points.push((first.0, floor));
+    }
+    points
+}
+
 fn curves(svg: &mut Svg, report: &ReplayReport, scale: &Scale) {
-    let end = scale.x(report.recording.events);
-    let stairs = |bytes: &dyn Fn(&batchfit_card::replay::ReplayMoment) -> u64| {
-        let mut points: Vec<(f64, f64)> = Vec::new();
-        for moment in &report.timeline {
-            let (x, y) = (scale.x(moment.event), scale.y(bytes(moment)));
-            if let Some((_, before)) = points.last().copied()
-                && (before - y).abs() > f64::EPSILON
-            {
-                points.push((x, before));
-            }
-            points.push((x, y));
-        }
-        if let Some((_, last)) = points.last().copied() {
-            points.push((end, last));
-        }
-        points
+    let end = report
+        .timeline
+        .last()
+        .map(|moment| (report.recording.events, moment));
+    let stairs = |bytes: fn(&ReplayMoment) -> u64| {
+        let moments = report.timeline.iter().map(|moment| (moment.event, moment));
+        scale.stairs(
+            moments
+                .chain(end)
+                .map(|(event, moment)| (event, bytes(moment))),
+        )
     };
+    let reserved = stairs(|moment| moment.reserved_bytes);
+    let allocated = stairs(|moment| moment.allocated_bytes);
     let floor = scale.y(0);
-    let closed = |mut points: Vec<(f64, f64)>| {
-        if let (Some((first, _)), Some((last, _))) = (points.first(), points.last()) {
-            let (first, last) = (*first, *last);
-            points.push((last, floor));
-            points.push((first, floor));
-        }
-        points
-    };
-    let reserved = stairs(&|moment| moment.reserved_bytes);
-    let allocated = stairs(&|moment| moment.allocated_bytes);
-    svg.area(&closed(reserved.clone()), colour::FREE);
-    svg.area(&closed(allocated), colour::ALLOCATED);
+    svg.area(&closed(reserved.clone(), floor), colour::FREE);
+    svg.area(&closed(allocated, floor), colour::ALLOCATED);
     svg.curve(&reserved, colour::RESERVED);
 }
 

@@ -41,21 +41,15 @@ pub struct Server {
 /// A service that cannot be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAServer {
-    /// Not an address.
-    #[error("{given:?} is no address of a service, as http://127.0.0.1:8080 is")]
-    Odd {
-        /// As given.
-        given: String,
-    },
-    /// TLS is not spoken.
+    /// Not an address, as given.
+    #[error("{0:?} is no address of a service, as http://127.0.0.1:8080 is")]
+    Odd(String),
+    /// TLS is not spoken, which the address as given needs.
     #[error(
-        "{given:?} needs TLS, which batchfit does not speak: give the address of a proxy on this machine that does, such as \
+        "{0:?} needs TLS, which batchfit does not speak: give the address of a proxy on this machine that does, such as \
          http://127.0.0.1:8081 (docs/operate/agents.md has one)"
     )]
-    Tls {
-        /// As given.
-        given: String,
-    },
+    Tls(String),
     /// A name and password, which the service does not ask for.
     #[error(
         "an address has no name and password in it, which the service does not ask for: a key is given with --key-file"
@@ -346,17 +340,11 @@ fn shorten_text(text: &str) -> String {
 
 /// Host and path of an address.
 fn parts(url: &str) -> Result<(Authority, String), NotAServer> {
-    let odd = || NotAServer::Odd {
-        given: shorten(url),
-    };
+    let odd = || NotAServer::Odd(shorten(url));
     let uri: Uri = url.trim().parse().map_err(|_| odd())?;
     match uri.scheme_str() {
         Some("http") => {}
-        Some("https") => {
-            return Err(NotAServer::Tls {
-                given: shorten(url),
-            });
-        }
+        Some("https") => return Err(NotAServer::Tls(shorten(url))),
         Some(_) | None => return Err(odd()),
     }
     let host = uri.authority().cloned().ok_or_else(odd)?;
@@ -402,7 +390,7 @@ mod tests {
             url("http://[::1]:8080/below/").unwrap(),
             "http://[::1]:8080/below"
         );
-        assert!(matches!(url("https://a"), Err(NotAServer::Tls { .. })));
+        assert!(matches!(url("https://a"), Err(NotAServer::Tls(_))));
         for odd in [
             "",
             "a:1",
@@ -412,7 +400,7 @@ mod tests {
             "http://a:99999",
             "http://a:0",
         ] {
-            assert!(matches!(url(odd), Err(NotAServer::Odd { .. })), "{odd}");
+            assert!(matches!(url(odd), Err(NotAServer::Odd(_))), "{odd}");
         }
         assert_eq!(url("http://u:p@a"), Err(NotAServer::Credentials));
         let key = Server::new("http://a", Some("a\nb"), None, "");

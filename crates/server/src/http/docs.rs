@@ -69,13 +69,11 @@ fn page(document: &Value) -> String {
     );
     for tag in document["tags"].as_array().into_iter().flatten() {
         let name = tag["name"].as_str().unwrap_or_default();
-        write(
-            &mut out,
-            format_args!(
-                "<h2 id=\"{0}\">{0}</h2><p>{1}</p>",
-                escaped(name),
-                prose(&tag["description"])
-            ),
+        let _ = write!(
+            out,
+            "<h2 id=\"{0}\">{0}</h2><p>{1}</p>",
+            escaped(name),
+            prose(&tag["description"])
         );
         // Streams are what few begin with.
         let (streams, others): (Vec<_>, Vec<_>) =
@@ -90,10 +88,7 @@ fn page(document: &Value) -> String {
     }
     out += "<h2 id=schemas>Schemas</h2>";
     for (name, schema) in members(&document["components"]["schemas"]) {
-        write(
-            &mut out,
-            format_args!("<h3 id=\"schema-{0}\">{0}</h3>", escaped(name)),
-        );
+        let _ = write!(out, "<h3 id=\"schema-{0}\">{0}</h3>", escaped(name));
         described(&mut out, schema);
     }
     out
@@ -101,20 +96,18 @@ fn page(document: &Value) -> String {
 
 fn operation(out: &mut String, path: &str, method: &str, operation: &Value) {
     let id = operation["operationId"].as_str().unwrap_or_default();
-    write(
+    let _ = write!(
         out,
-        format_args!(
-            "<h3 id=\"{}\"><span class=m>{}</span> <code>{}</code></h3><p>{} {}</p>",
-            escaped(id),
-            escaped(&method.to_uppercase()),
-            escaped(path),
-            prose(&operation["summary"]),
-            if operation["description"] == operation["summary"] {
-                String::new()
-            } else {
-                prose(&operation["description"])
-            }
-        ),
+        "<h3 id=\"{}\"><span class=m>{}</span> <code>{}</code></h3><p>{} {}</p>",
+        escaped(id),
+        escaped(&method.to_uppercase()),
+        escaped(path),
+        prose(&operation["summary"]),
+        if operation["description"] == operation["summary"] {
+            String::new()
+        } else {
+            prose(&operation["description"])
+        }
     );
     let parameters = operation["parameters"].as_array();
     if let Some(parameters) = parameters.filter(|parameters| !parameters.is_empty()) {
@@ -132,13 +125,11 @@ fn operation(out: &mut String, path: &str, method: &str, operation: &Value) {
         *out += "</table>";
     }
     for (kind, content) in members(&operation["requestBody"]["content"]) {
-        write(
+        let _ = write!(
             out,
-            format_args!(
-                "<p>Body: <code>{}</code> {}</p>",
-                escaped(kind),
-                kind_of(&content["schema"])
-            ),
+            "<p>Body: <code>{}</code> {}</p>",
+            escaped(kind),
+            kind_of(&content["schema"])
         );
         example(out, &content["example"]);
     }
@@ -150,22 +141,16 @@ fn operation(out: &mut String, path: &str, method: &str, operation: &Value) {
             Some(reference) => escaped(last(reference)),
             None => prose(&response["description"]),
         };
-        write(
-            out,
-            format_args!("<tr><td>{}<td>{body}<td>{said}", escaped(status)),
-        );
+        let _ = write!(out, "<tr><td>{}<td>{body}<td>{said}", escaped(status));
     }
     *out += "</table>";
 }
 
 /// A schema: its members, its values, or what it is one of.
 fn described(out: &mut String, schema: &Value) {
-    write(
-        out,
-        format_args!("<p>{}</p>", prose(&schema["description"])),
-    );
+    let _ = write!(out, "<p>{}</p>", prose(&schema["description"]));
     if members(&schema["properties"]).next().is_none() {
-        write(out, format_args!("<p>{}</p>", kind_of(schema)));
+        let _ = write!(out, "<p>{}</p>", kind_of(schema));
         return;
     }
     let required: Vec<&str> = schema["required"]
@@ -188,15 +173,13 @@ fn described(out: &mut String, schema: &Value) {
 }
 
 fn row(out: &mut String, name: &str, place: &str, schema: &Value, description: &Value) {
-    write(
+    let _ = write!(
         out,
-        format_args!(
-            "<tr><td><code>{}</code> {}<td>{}<td>{}",
-            escaped(name),
-            escaped(place),
-            kind_of(schema),
-            prose(description)
-        ),
+        "<tr><td><code>{}</code> {}<td>{}<td>{}",
+        escaped(name),
+        escaped(place),
+        kind_of(schema),
+        prose(description)
     );
 }
 
@@ -233,7 +216,7 @@ fn kind_of(schema: &Value) -> String {
 fn example(out: &mut String, example: &Value) {
     if !example.is_null() {
         let text = serde_json::to_string_pretty(example).unwrap_or_default();
-        write(out, format_args!("<pre>{}</pre>", escaped(&text)));
+        let _ = write!(out, "<pre>{}</pre>", escaped(&text));
     }
 }
 
@@ -256,7 +239,7 @@ fn prose(text: &Value) -> String {
     for (index, part) in text.split('`').enumerate() {
         let part = escaped(part);
         if index % 2 == 1 {
-            write(&mut out, format_args!("<code>{part}</code>"));
+            let _ = write!(out, "<code>{part}</code>");
         } else {
             out += &part;
         }
@@ -269,9 +252,4 @@ fn escaped(text: &str) -> String {
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")
-}
-
-fn write(out: &mut String, what: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
-    let _ = out.write_fmt(what);
 }

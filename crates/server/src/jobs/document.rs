@@ -6,22 +6,35 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::lanes::lane_of_fit;
-use super::outcomes::short_digest;
 use super::{EngineError, FitResult, JobError, Progress, VariantResult};
 use crate::model::{
     DeviceChoice, Digest, ENGINE_DIGEST, Mode, Priority, Request, RequestDocument, strategy,
 };
 use crate::probe::{MemoryEvents, ProbeReport};
 use crate::store::{
-    Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, StoredHeadroom,
+    Db, Fit, FitState, FitTerms, Ids, JsonText, NewFit, NewUpload, SIMULATED_LANE, StoredHeadroom,
     StoredRecommendation, Time,
 };
 use crate::units::Share;
-use batchfit_fit::card_name;
+use batchfit_fit::{card_name, work};
 
 /// The version that answers.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The lane of work on large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
+/// those of ordinary models do not wait for it.
+pub(super) const LARGE_LANE: &str = "simulated, large";
+
+/// Size from which on a model is large: see `batchfit_torch::graph::Graph::size`. The largest models in use have
+/// some thousand operations of three operands and results each. An operation takes 3 KiB, and up to 14 in convolutional nets under
+/// autocast.
+pub(super) const LARGE: usize = 20_000;
+
+/// Work from which on it is large, in operations to simulate: see [`work`](batchfit_fit::work). Some ten seconds.
+const LARGE_WORK: usize = 100_000;
+
+/// How much of a model's digest is stored: accidents in 2^64 are rare enough.
+const DIGITS: usize = 16;
 
 /// A fit: the body of `GET /v1/fits/{id}` and the output of `fit --json`.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
@@ -112,6 +125,35 @@ fn with_fits(mut result: Value) -> Value {
         }
     }
     result
+}
+
+/// Whether the model is large, whatever work it is.
+pub(super) fn is_large(request: &Request) -> bool {
+    request.size().unwrap_or(0) >= LARGE
+}
+
+/// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated. `auto` is a lane of its
+/// own: its worker takes a GPU that is free, and waits for its turn where none is.
+pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
+    let is_large = is_large(request) || work(request) >= LARGE_WORK;
+    match (&request.device, card) {
+        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if is_large => {
+            LARGE_LANE.to_owned()
+        }
+        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) => SIMULATED_LANE.to_owned(),
+        (
+            DeviceChoice::Auto
+            | DeviceChoice::Cuda(_)
+            | DeviceChoice::Kind(_)
+            | DeviceChoice::Host(..),
+            _,
+        ) => request.device.to_string(),
+    }
+}
+
+/// What names a model in the tables.
+pub(super) fn short_digest(digest: &str) -> String {
+    digest.get(..DIGITS).unwrap_or(digest).to_owned()
 }
 
 /// Stores a fit that was computed outside the queue. `document` is from [`FitDocument::finished`].

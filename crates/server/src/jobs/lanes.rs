@@ -7,34 +7,24 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
+use super::document::{LARGE, LARGE_LANE};
 use super::queue::Shared;
 use super::shares::{
     KeyPermit, is_alone, niceness, niceness_of, permit_to_work, permits_in_use, yielding,
 };
 use super::{Engine, EngineError, JobError, Jobs};
 use crate::limits::{MOST_NAMES, MOST_NODES, graphs_within};
-use crate::model::{DeviceChoice, Request};
+use crate::lock;
+use crate::model::Request;
 use crate::store::{Claimed, SIMULATED_LANE};
 use batchfit_fit::work;
-
-/// The lane of work on large models on simulated devices. Each takes up to some 400 MiB, so there is one at a time, and
-/// those of ordinary models do not wait for it.
-pub(super) const LARGE_LANE: &str = "simulated, large";
 
 /// A lane twice as wide as that of simulated devices, for work of keys that run nothing else while others fill that one: see
 /// [`Db::claim_for`](crate::store::Db::claim_for).
 const SPARE_LANE: &str = "simulated, spare";
 
-/// Size from which on a model is large: see `batchfit_torch::graph::Graph::size`. The largest models in use have
-/// some thousand operations of three operands and results each. An operation takes 3 KiB, and up to 14 in convolutional nets under
-/// autocast.
-const LARGE: usize = 20_000;
-
 /// Size of the largest models that the service takes on: what an exported graph may have, in nodes, operands and results.
 const LARGEST: usize = MOST_NODES + MOST_NAMES;
-
-/// Work from which on it is large, in operations to simulate: see [`work`](batchfit_fit::work). Some ten seconds.
-const LARGE_WORK: usize = 100_000;
 
 /// Work of an ordinary request, in the same.
 const SMALL_WORK: usize = 1_000;
@@ -141,7 +131,7 @@ impl Lanes {
     }
 
     fn places(&self, lane: &str) -> Arc<Semaphore> {
-        let mut known = self.known.lock().expect("nothing panics while it is held");
+        let mut known = lock(&self.known);
         let places = match lane {
             SIMULATED_LANE => self.simulated_in_parallel,
             SPARE_LANE => 2 * self.simulated_in_parallel,
@@ -275,30 +265,6 @@ pub fn patience_for_large() -> Duration {
     match permits_in_use() {
         1 => PATIENCE_ALONE,
         _more_or_no_key => PATIENCE,
-    }
-}
-
-/// Whether the model is large, whatever work it is.
-pub(super) fn is_large(request: &Request) -> bool {
-    request.size().unwrap_or(0) >= LARGE
-}
-
-/// The lane of a fit, or of a probe, that is answered here; `card` is that of the device, none where it is simulated. `auto` is a lane of its
-/// own: its worker takes a GPU that is free, and waits for its turn where none is.
-pub(super) fn lane_of_fit(request: &Request, card: Option<&str>) -> String {
-    let is_large = is_large(request) || work(request) >= LARGE_WORK;
-    match (&request.device, card) {
-        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) if is_large => {
-            LARGE_LANE.to_owned()
-        }
-        (DeviceChoice::Sim(_), _) | (DeviceChoice::Kind(_), None) => SIMULATED_LANE.to_owned(),
-        (
-            DeviceChoice::Auto
-            | DeviceChoice::Cuda(_)
-            | DeviceChoice::Kind(_)
-            | DeviceChoice::Host(..),
-            _,
-        ) => request.device.to_string(),
     }
 }
 

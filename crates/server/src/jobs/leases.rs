@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
 use super::clock::milliseconds;
-use super::lanes::LARGE_LANE;
+use super::document::LARGE_LANE;
 use super::queue::Shared;
 use super::{DeviceKind, DeviceSummary};
 use crate::store::{LeaseOwner, SIMULATED_LANE, StoreError, Time, chance};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::document::LARGE_LANE;
 use super::document::json;
-use super::lanes::{LARGE_LANE, ReadPermit, answering};
+use super::lanes::{ReadPermit, answering};
 use super::queue::Checked;
 use super::shares::{is_alone, permits_in_use};
 use super::{EngineError, JobError, Jobs, ProbeDocument};
@@ -73,7 +74,7 @@ impl Jobs {
         };
         let place = tokio::time::timeout(PROBE_PATIENCE, entering);
         let place = tokio::select! {
-            place = place => place.map_err(|_| JobError::DeviceBusy { device: device.clone() })?,
+            place = place => place.map_err(|_| JobError::DeviceBusy(device.clone()))?,
             () = shared.shutdown.cancelled() => return Err(JobError::ShuttingDown),
         };
         let memory = shared.memory(&lane, &request, is_alone()).await;
@@ -96,7 +97,7 @@ impl Jobs {
         };
         let deadline = patience.map_or(most, |patience| patience.min(most));
         let working = tokio::time::timeout(deadline, working).await;
-        let (request, report) = working.map_err(|_| JobError::TookTooLong { deadline })??;
+        let (request, report) = working.map_err(|_| JobError::TookTooLong(deadline))??;
         let mut report = report?;
         let events = report.events.take();
         let now = shared.db.now();

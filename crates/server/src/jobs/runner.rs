@@ -21,6 +21,7 @@ use super::uploads::packed;
 use super::{Engine, EngineError, FailureCode, FitResult, JobError, Progress};
 use crate::jobs::{Isolation, Work};
 use crate::limits::{Cancel, with_cancel};
+use crate::lock;
 use crate::model::{
     DeviceChoice, HeadroomCalibration, Packed, Request, RequestDocument, RequestError, UploadKind,
     Uploads,
@@ -101,9 +102,7 @@ async fn next(shared: &Shared) -> Result<Option<Claimed>, StoreError> {
     let may_take = shared.beats.may_take(shared.limits.lease);
     let all = shared.db.running_fits(None).await?;
     let running: HashSet<&str> = all.iter().map(|held| held.id.as_str()).collect();
-    shared
-        .told_by_agents()
-        .retain(|id, _| running.contains(id.as_str()));
+    lock(&shared.told_by_agents).retain(|id, _| running.contains(id.as_str()));
     for held in all {
         if held.holder.as_ref() != Some(&shared.holder) {
             match &held.holder {
@@ -210,10 +209,7 @@ impl Drop for PendingWrite<'_> {
 }
 
 fn register(shared: &Shared, id: &str, running: Option<Arc<Running>>) {
-    let mut all = shared
-        .running
-        .lock()
-        .expect("nothing panics while it is held");
+    let mut all = lock(&shared.running);
     match running {
         Some(running) => all.insert(id.to_owned(), running),
         None => all.remove(id),

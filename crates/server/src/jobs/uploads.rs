@@ -16,7 +16,7 @@ use crate::model::{
     UploadKind, Uploads, exported, pack,
 };
 use crate::store::{
-    Dropped, JsonText, NewUpload, Pruned, StoredUpload, Time, UploadSpace, UploadStatus,
+    Dropped, JsonText, NewUpload, Pruned, StoreError, StoredUpload, Time, UploadSpace, UploadStatus,
 };
 use crate::{recorded, replay};
 
@@ -346,6 +346,14 @@ impl Jobs {
     }
 }
 
+/// What was done: nothing where that failed, which the next look tries again.
+fn or_warn<T: Default>(done: Result<T, StoreError>) -> T {
+    done.unwrap_or_else(|error| {
+        tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
+        T::default()
+    })
+}
+
 /// Drops what ended longer ago than it is to be kept.
 async fn prune(shared: &Shared) {
     let Some(retention) = shared.limits.retention else {
@@ -355,15 +363,11 @@ async fn prune(shared: &Shared) {
     let oldest = shared.clock.older_than(retention, now);
     let mut fits = 0;
     while !shared.shutdown.is_cancelled() {
-        match shared.db.prune(oldest, now, PRUNED_AT_A_TIME).await {
-            Ok(pruned) if pruned == Pruned::default() => break,
-            Ok(pruned) => fits += pruned.fits,
-            // The next look tries again.
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
-                break;
-            }
+        let pruned = or_warn(shared.db.prune(oldest, now, PRUNED_AT_A_TIME).await);
+        if pruned == Pruned::default() {
+            break;
         }
+        fits += pruned.fits;
         tokio::time::sleep(PRUNE_PAUSE).await;
     }
     if fits > 0 {
@@ -384,34 +388,21 @@ pub(super) async fn sweep(shared: Arc<Shared>) {
         }
         let older_than = |age| shared.clock.older_than(age, shared.db.now());
         let oldest = older_than(KEYS_ARE_KEPT);
-        if let Err(error) = shared.db.sweep_keys(oldest, MOST_NAMES).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
-        }
+        or_warn(shared.db.sweep_keys(oldest, MOST_NAMES).await);
         let lost = older_than(AGENTS_ARE_KEPT);
-        if let Err(error) = shared.db.sweep_agents(lost).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
-        }
+        or_warn(shared.db.sweep_agents(lost).await);
         prune(&shared).await;
         // For the next server, which compares its clock with it.
-        if let Err(error) = shared
-            .db
-            .write_readiness(shared.clock.noted(shared.db.now()))
-            .await
-        {
-            tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
-        }
+        let noted = shared.clock.noted(shared.db.now());
+        or_warn(shared.db.write_readiness(noted).await);
         let mut all = 0;
         loop {
             let space = shared.upload_space();
-            match shared.db.sweep_uploads(space.oldest, AT_A_TIME).await {
-                Ok(0) => break,
-                Ok(dropped) => all += dropped,
-                // The next look tries again.
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "{error}");
-                    break;
-                }
+            let dropped = or_warn(shared.db.sweep_uploads(space.oldest, AT_A_TIME).await);
+            if dropped == 0 {
+                break;
             }
+            all += dropped;
             if shared.shutdown.is_cancelled() {
                 return;
             }

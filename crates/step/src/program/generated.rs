@@ -46,6 +46,18 @@ pub enum Number {
     Seed,
 }
 
+macro_rules! numbers {
+    ($($of:ty: $variant:ident),+) => {
+        $(impl From<$of> for Number {
+            fn from(value: $of) -> Number {
+                Number::$variant(value)
+            }
+        })+
+    };
+}
+
+numbers!(f64: Real, i64: Whole, bool: Truth, Extent: Length, Vec<i64>: List);
+
 /// How elements are visited.
 ///
 /// In all forms but [`Form::Each`] operands broadcast to the visited shape as in PyTorch: trailing dimensions
@@ -125,10 +137,26 @@ pub enum Form {
 impl Form {
     /// Each element of the shape of this operand, along all of its dimensions.
     pub fn each(over: usize, body: impl Into<Text>) -> Form {
+        Form::skipping(over, [], body)
+    }
+
+    /// The same along all of its dimensions but these.
+    pub fn skipping(over: usize, without: impl Into<Vec<usize>>, body: impl Into<Text>) -> Form {
+        let (without, body) = (without.into(), body.into());
         Form::Each {
             over,
-            without: Vec::new(),
-            body: body.into(),
+            without,
+            body,
+        }
+    }
+
+    /// Each element of the shape of this operand along all of its dimensions but these, by a group of threads.
+    pub fn groups(over: usize, without: impl Into<Vec<usize>>, body: impl Into<Text>) -> Form {
+        let (without, body) = (without.into(), body.into());
+        Form::Groups {
+            over,
+            without,
+            body,
         }
     }
 }
@@ -207,8 +235,8 @@ impl Generated {
 
     /// With this constant.
     #[must_use]
-    pub fn with(mut self, name: &'static str, number: Number) -> Generated {
-        self.numbers.push((name, number));
+    pub fn with(mut self, name: &'static str, number: impl Into<Number>) -> Generated {
+        self.numbers.push((name, number.into()));
         self
     }
 }

@@ -6,7 +6,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
 use sqlx::{AssertSqlSafe, Either, PgConnection, Postgres, Sqlite};
 
-use crate::engine::{Link, Pool, Transaction, of_file};
+use crate::engine::{Pool, Transaction, of_file};
 use crate::{Db, StoreError, with_context};
 
 /// The tables, those first to which others refer.
@@ -95,7 +95,7 @@ impl Db {
         let mut from = snapshot(&self.pool).await.map_err(with_context(begin))?;
         let mut into = to.pool.begin_alone(begin).await?;
         for table in TABLES {
-            let there = count(&mut into.link(), table).await;
+            let there = count(&mut into, table).await;
             let there = there.map_err(with_context("look what is there already"))?;
             if there > 0 && !WITH_A_ROW.contains(&table) {
                 return Err(StoreError::NotEmpty { table, rows: there });
@@ -103,9 +103,9 @@ impl Db {
         }
         let mut copied = Vec::new();
         for table in TABLES {
-            let rows = copy_table(&mut from.link(), &mut into.link(), table).await;
+            let rows = copy_table(&mut from, &mut into, table).await;
             let rows = rows.map_err(with_context("copy rows"))?;
-            let arrived = count(&mut into.link(), table).await;
+            let arrived = count(&mut into, table).await;
             let arrived = arrived.map_err(with_context("count what was copied"))?;
             if arrived != rows {
                 return Err(StoreError::Unreadable {
@@ -116,7 +116,7 @@ impl Db {
             copied.push(CopiedRows { table, rows });
         }
         let go_on = with_context("go on with the numbers of rows");
-        number_on(&mut into.link()).await.map_err(go_on)?;
+        number_on(&mut into).await.map_err(go_on)?;
         into.commit("commit the copy").await?;
         Ok(copied)
     }
@@ -134,20 +134,20 @@ async fn snapshot(pool: &Pool) -> Result<Transaction, sqlx::Error> {
     })
 }
 
-async fn count(link: &mut Link<'_>, table: &str) -> Result<i64, sqlx::Error> {
+async fn count(transaction: &mut Transaction, table: &str) -> Result<i64, sqlx::Error> {
     let text = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
-    match link.on() {
+    match transaction.on() {
         Either::Left(on) => sqlx::query_scalar(text).fetch_one(on).await,
         Either::Right(on) => sqlx::query_scalar(text).fetch_one(on).await,
     }
 }
 
 /// The columns of a table, by their names.
-async fn columns(link: &mut Link<'_>, table: &str) -> Result<Vec<Column>, sqlx::Error> {
+async fn columns(transaction: &mut Transaction, table: &str) -> Result<Vec<Column>, sqlx::Error> {
     let in_sqlite = "SELECT name, type FROM pragma_table_info($1) ORDER BY name";
     let in_postgres = "SELECT column_name::text, data_type::text FROM information_schema.columns
                         WHERE table_schema = current_schema() AND table_name = $1 ORDER BY column_name COLLATE \"C\"";
-    let found: Vec<(String, String)> = match link.on() {
+    let found: Vec<(String, String)> = match transaction.on() {
         Either::Left(on) => {
             let mut found: Vec<(String, String)> =
                 sqlx::query_as(in_sqlite).bind(table).fetch_all(on).await?;
@@ -180,8 +180,8 @@ async fn columns(link: &mut Link<'_>, table: &str) -> Result<Vec<Column>, sqlx::
 
 /// Copies one table, row by row. Says how many there were.
 async fn copy_table(
-    from: &mut Link<'_>,
-    into: &mut Link<'_>,
+    from: &mut Transaction,
+    into: &mut Transaction,
     table: &str,
 ) -> Result<i64, sqlx::Error> {
     let [source, target] = [columns(from, table).await?, columns(into, table).await?];
@@ -255,15 +255,15 @@ fn postgres_select(table: &str, columns: &[Column]) -> String {
     )
 }
 
-fn inserting(into: &Link<'_>, table: &str, columns: &[Column]) -> String {
+fn inserting(into: &Transaction, table: &str, columns: &[Column]) -> String {
     let (names, values): (Vec<String>, Vec<String>) = match into {
-        Link::Sqlite(_) => {
+        Transaction::Sqlite(_) => {
             let numbered = columns.iter().enumerate();
             numbered
                 .map(|(at, column)| (in_sqlite(table, column), format!("?{}", at + 1)))
                 .unzip()
         }
-        Link::Postgres(_) => {
+        Transaction::Postgres(_) => {
             let numbered = columns.iter().enumerate();
             numbered
                 .map(|(at, Column { name, kind })| {
@@ -299,7 +299,11 @@ where
     })
 }
 
-async fn store(into: &mut Link<'_>, insert: &str, values: Vec<Value>) -> Result<(), sqlx::Error> {
+async fn store(
+    into: &mut Transaction,
+    insert: &str,
+    values: Vec<Value>,
+) -> Result<(), sqlx::Error> {
     match into.on() {
         Either::Left(on) => store_in_sqlite(on, insert, values).await,
         Either::Right(on) => store_in_postgres(on, insert, values).await,
@@ -343,8 +347,8 @@ async fn store_in_postgres(
 }
 
 /// Has rows that come get numbers that no row had.
-async fn number_on(link: &mut Link<'_>) -> Result<(), sqlx::Error> {
-    match link.on() {
+async fn number_on(transaction: &mut Transaction) -> Result<(), sqlx::Error> {
+    match transaction.on() {
         // SQLite goes on after the largest that it was told; a recommendation that is gone had a larger one, perhaps.
         Either::Left(on) => {
             let after = "UPDATE sqlite_sequence

@@ -299,7 +299,7 @@ async fn each_fault_has_its_name() {
     assert_eq!(refused.fault(), Fault::Locked);
     locked.rollback().await.unwrap();
     // Connections that wait behind one that waits for the lock.
-    let writes = db.pool.acquire().await.unwrap();
+    let writes = db.pool.begin_alone("write").await.unwrap();
     tokio::time::pause();
     let refused = db.write_readiness(now).await.unwrap_err();
     assert_eq!(refused.fault(), Fault::Locked);

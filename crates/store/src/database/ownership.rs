@@ -38,9 +38,7 @@ impl Ownership {
         if !is_in_memory(from) && !is_postgres(from) {
             let from = existing(from)?;
             if place(to).is_some_and(|to| fs::canonicalize(from.get_filename()).ok() == Some(to)) {
-                return Err(StoreError::OntoItself {
-                    database: to.to_owned(),
-                });
+                return Err(StoreError::OntoItself(to.to_owned()));
             }
         }
         Ownership::take(from)
@@ -93,9 +91,7 @@ impl Ownership {
                 Ok(()) => one = next.next(),
                 Err(TryLockError::WouldBlock) if waits() => {}
                 Err(TryLockError::WouldBlock) => {
-                    return Err(StoreError::InUse {
-                        database: database.to_owned(),
-                    });
+                    return Err(StoreError::InUse(database.to_owned()));
                 }
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
@@ -268,11 +264,11 @@ mod tests {
         let owner = Ownership::take(link.to_str().unwrap()).unwrap();
 
         let refused = Ownership::take_while(&url, || false).unwrap_err();
-        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert!(matches!(refused, StoreError::InUse(_)), "{refused}");
         assert!(refused.to_string().contains("another batchfit server"));
         fs::hard_link(&file, &hard).unwrap();
         let refused = Ownership::take_while(hard.to_str().unwrap(), || false).unwrap_err();
-        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert!(matches!(refused, StoreError::InUse(_)), "{refused}");
         let refused = crate::Db::open(hard.to_str().unwrap()).await.unwrap_err();
         assert!(
             format!("{refused:?}").contains("it has 2 names"),

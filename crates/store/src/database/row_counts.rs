@@ -1,6 +1,5 @@
 //! How many rows there are.
 
-use crate::text::by_name;
 use sqlx::Connection as _;
 use sqlx::sqlite::SqliteConnection;
 
@@ -18,24 +17,16 @@ pub struct RowCounts {
     pub recommendations: i64,
 }
 
-/// How many fits wait and run.
-struct Fits {
-    queued: i64,
-    running: i64,
-}
-
-by_name!(Fits: queued, running);
-
 impl Db {
     /// Counts what is watched, without looking at every row.
     pub async fn counted(&self) -> Result<RowCounts, StoreError> {
         self.read_recommendations().await?;
-        let fits = query!("count what there is": fetch_one Fits, self.pool.on(),
+        let (queued, running) = query!("count what there is": fetch_one (i64, i64), self.pool.on(),
             "SELECT (SELECT count(*) FROM fit WHERE state = 'queued') AS queued,
                       (SELECT count(*) FROM fit WHERE state = 'running') AS running")?;
         Ok(RowCounts {
-            queued: fits.queued,
-            running: fits.running,
+            queued,
+            running,
             recommendations: i64::try_from(self.shelf.rows()).unwrap_or(i64::MAX),
         })
     }

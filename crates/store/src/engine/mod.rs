@@ -26,7 +26,6 @@ mod texts;
 use std::fmt;
 use std::io;
 
-use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Either, PgConnection, PgPool, Postgres, Sqlite, SqlitePool};
 
@@ -71,16 +70,6 @@ impl Pool {
         }
     }
 
-    /// For statements that write, in no transaction of their own.
-    pub(super) async fn acquire(&self) -> Result<Connection, sqlx::Error> {
-        Ok(match self {
-            Pool::Sqlite(_, writing) => {
-                Connection::Sqlite(writing.acquire().await.map_err(of_file)?)
-            }
-            Pool::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
-        })
-    }
-
     /// Begins a transaction that is the only one of its kind: see Note [Alone]. An error says what it was for.
     pub(super) async fn begin_alone(&self, what: &'static str) -> Result<Transaction, StoreError> {
         let begun = match self {
@@ -110,22 +99,6 @@ async fn begin_alone(pool: &PgPool) -> Result<Transaction, sqlx::Error> {
     Ok(Transaction::Postgres(transaction))
 }
 
-/// A connection of a pool.
-#[derive(Debug)]
-pub(super) enum Connection {
-    Sqlite(PoolConnection<Sqlite>),
-    Postgres(PoolConnection<Postgres>),
-}
-
-impl Connection {
-    pub(super) fn link(&mut self) -> Link<'_> {
-        match self {
-            Connection::Sqlite(connection) => Link::Sqlite(connection),
-            Connection::Postgres(connection) => Link::Postgres(connection),
-        }
-    }
-}
-
 /// Waits for, and takes, the lock of this schema's writers until the transaction ends.
 const ALONE: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended('batchfit ' || current_schema(), 0))";
@@ -137,13 +110,6 @@ pub(super) enum Transaction {
 }
 
 impl Transaction {
-    pub(super) fn link(&mut self) -> Link<'_> {
-        match self {
-            Transaction::Sqlite(transaction) => Link::Sqlite(transaction),
-            Transaction::Postgres(transaction) => Link::Postgres(transaction),
-        }
-    }
-
     pub(super) fn on(&mut self) -> Either<&mut SqliteConnection, &mut PgConnection> {
         match self {
             Transaction::Sqlite(transaction) => Either::Left(transaction),
@@ -158,22 +124,6 @@ impl Transaction {
             Transaction::Postgres(transaction) => in_time(transaction.commit()).await,
         };
         committed.map_err(with_context(what))
-    }
-}
-
-/// A connection that is lent for some statements, in a transaction or not.
-#[derive(Debug)]
-pub(super) enum Link<'c> {
-    Sqlite(&'c mut SqliteConnection),
-    Postgres(&'c mut PgConnection),
-}
-
-impl Link<'_> {
-    pub(super) fn on(&mut self) -> Either<&mut SqliteConnection, &mut PgConnection> {
-        match self {
-            Link::Sqlite(connection) => Either::Left(connection),
-            Link::Postgres(connection) => Either::Right(connection),
-        }
     }
 }
 

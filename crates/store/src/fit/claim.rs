@@ -136,7 +136,7 @@ impl Db {
             return Ok(false);
         }
         for recommendation in recommendations {
-            recommendation.insert(&mut transaction.link()).await?;
+            recommendation.insert(&mut transaction).await?;
         }
         transaction.commit("commit the answer of a fit").await?;
         Ok(true)
@@ -159,9 +159,9 @@ impl Db {
              VALUES ($1, $2, $3, 'done', $4, $5, $6, 1, $7, $8, $9, $9, $10, $11, $12)",
             fit.id, fit.fingerprint, fit.batchfit_version, fit.model, fit.device, fit.lane, request, result,
             fit.created_at, finished_at, fit.model_digest, fit.taught)?;
-        keep_request(&mut transaction.link(), &request, &fit.request).await?;
+        keep_request(&mut transaction, &request, &fit.request).await?;
         for recommendation in recommendations {
-            recommendation.insert(&mut transaction.link()).await?;
+            recommendation.insert(&mut transaction).await?;
         }
         transaction.commit("commit a recorded fit").await
     }

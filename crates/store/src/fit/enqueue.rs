@@ -172,18 +172,18 @@ async fn enqueue_on(
     if added == 0 {
         return Ok(None);
     }
-    keep_request(&mut transaction.link(), &request, &new.request).await?;
+    keep_request(&mut transaction, &request, &new.request).await?;
     if let Some(key) = &new.key
-        && !keep_key(&mut transaction.link(), key, &new.id, new.created_at).await?
+        && !keep_key(&mut transaction, key, &new.id, new.created_at).await?
     {
         return Ok(Some(Enqueued::KeyTaken));
     }
     if let Some(aside) = &new.aside {
-        keep_aside(&mut transaction.link(), aside, space).await?;
+        keep_aside(&mut transaction, aside, space).await?;
     }
     let aside = new.aside.iter().map(|aside| &aside.digest);
     for digest in new.uploads.iter().chain(aside) {
-        if !refer(&mut transaction.link(), digest, "fit", &new.id).await? {
+        if !refer(&mut transaction, digest, "fit", &new.id).await? {
             return Ok(Some(Enqueued::UploadGone(digest.clone())));
         }
     }

@@ -1,10 +1,10 @@
 //! How a fit is asked for, beside what: who is served first, for how long it may be worked on, and under which name the
 //! client asked.
 
-use crate::engine::{Link, query};
+use crate::engine::{Transaction, query};
 use crate::model::Priority;
 use crate::text::by_name;
-use crate::{Db, StoreError, Time, with_context};
+use crate::{Db, StoreError, Time};
 
 /// For how long a fit waits behind those of clients who wait, in milliseconds.
 pub(crate) const PATIENCE_MS: i64 = 60_000;
@@ -93,12 +93,11 @@ impl Db {
         fit_id: &str,
         now: Time,
     ) -> Result<bool, StoreError> {
-        let mut connection = self
-            .pool
-            .acquire()
-            .await
-            .map_err(with_context("keep an idempotency key"))?;
-        keep_key(&mut connection.link(), key, fit_id, now).await
+        let keep = "keep an idempotency key";
+        let mut transaction = self.pool.begin_alone(keep).await?;
+        let is_kept = keep_key(&mut transaction, key, fit_id, now).await?;
+        transaction.commit(keep).await?;
+        Ok(is_kept)
     }
 
     /// Forgets names that are older, and the oldest of an owner who has more than `most`. Says how many.
@@ -115,12 +114,12 @@ impl Db {
 
 /// Keeps a name, unless it is taken or there is no such fit; says whether.
 pub(super) async fn keep_key(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     key: &IdempotencyKey,
     fit_id: &str,
     now: Time,
 ) -> Result<bool, StoreError> {
-    query!("keep an idempotency key": execute, connection.on(),
+    query!("keep an idempotency key": execute, transaction.on(),
         "INSERT INTO idempotency_key (owner, key, body, fit_id, created_at)
          SELECT $1, $2, $3, fit.id, $5 FROM fit WHERE fit.id = $4
              ON CONFLICT DO NOTHING", key.owner, key.key, key.body, fit_id, now)

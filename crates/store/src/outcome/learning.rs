@@ -1,7 +1,7 @@
 //! What is learnt of an outcome, in the table.
 
 use super::{Learning, LearntOn};
-use crate::engine::{Link, query};
+use crate::engine::{Transaction, query};
 use crate::text::by_name;
 use crate::units::Share;
 use crate::{JsonText, StoreError, Time, integer};
@@ -19,6 +19,13 @@ const PART_OF_A_KEY: i64 = 10;
 struct Row {
     id: i64,
     owner: String,
+    model: ModelRow,
+}
+
+by_name!(Row: id, owner and model);
+
+/// What was learnt of a model.
+pub(super) struct ModelRow {
     share: i64,
     raised: i64,
     has_sunk: bool,
@@ -28,7 +35,7 @@ struct Row {
     misses: i64,
 }
 
-by_name!(Row: id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses);
+by_name!(ModelRow: share, raised, has_sunk, halved, agreed, outcomes, misses);
 
 /// What a key has told of it.
 struct ReporterRow {
@@ -50,16 +57,12 @@ struct InheritedRow {
 by_name!(InheritedRow: owner, share, missed);
 
 /// What had to make room.
-struct DroppedRow {
-    model_digest: String,
-    gpu: String,
-    source: String,
-    strategy: String,
-    driver: String,
-    pytorch: String,
+pub(super) struct DroppedRow {
+    pub on: LearntOn,
+    pub model_digest: String,
 }
 
-by_name!(DroppedRow: model_digest, gpu, source, strategy, driver, pytorch);
+by_name!(DroppedRow: model_digest and on);
 
 /// What the names of all ways to train a model are: its digest where how was not looked at, and those from one text up to another.
 pub(super) fn ways_of(way: &str) -> [String; 3] {
@@ -73,8 +76,8 @@ pub(crate) fn share(millionths: i64) -> Share {
     Share(count(millionths))
 }
 
-impl Row {
-    fn learnt(self) -> HeadroomModel {
+impl ModelRow {
+    pub fn learnt(self) -> HeadroomModel {
         HeadroomModel {
             share: share(self.share),
             inherited: Share(0),
@@ -89,26 +92,26 @@ impl Row {
 }
 
 /// A small count as the table has it.
-pub(super) fn count(stored: i64) -> u32 {
+fn count(stored: i64) -> u32 {
     u32::try_from(stored).unwrap_or(u32::MAX)
 }
 
 /// Takes a lesson in: the headroom of its key's answers before and now, and what had to make room for it.
 pub(super) async fn learn(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     learning: &Learning,
     owner: &str,
     now: Time,
-) -> Result<([Share; 2], Vec<(LearntOn, String)>), StoreError> {
+) -> Result<([Share; 2], Vec<DroppedRow>), StoreError> {
     let on = &learning.on;
-    let row = row(connection, learning).await?;
+    let row = row(transaction, learning).await?;
     let is_new = row.is_none();
     let id = row.as_ref().map(|row| row.id);
     // Whose room it takes, whoever answered.
     let teller = owner.split_once('/').map_or(owner, |(teller, _)| teller);
     let mut raised_by = row.as_ref().map_or(teller, |row| &row.owner).to_owned();
     let mut reporters = match id {
-        Some(id) => reporters(connection, id).await?,
+        Some(id) => reporters(transaction, id).await?,
         None => Vec::new(),
     };
     let known = reporters
@@ -121,10 +124,10 @@ pub(super) async fn learn(
     let begin = Some(learning.of_others).filter(|_| owner.is_empty());
     let mut learnt = row.map_or_else(
         || HeadroomModel::begin(begin.unwrap_or_default()),
-        Row::learnt,
+        |row| row.model.learnt(),
     );
     if !learnt.has_sunk || known.is_none() {
-        let rows = inherited(connection, learning).await?;
+        let rows = inherited(transaction, learning).await?;
         let most = rows.iter().map(|row| row.share).max();
         let missed = rows.into_iter();
         let missed = missed.map(|row| (row.owner, share(row.missed))).collect();
@@ -144,7 +147,7 @@ pub(super) async fn learn(
             String::new()
         };
     }
-    let changed: i64 = query!("count what was learnt": fetch_one scalar, connection.on(),
+    let changed: i64 = query!("count what was learnt": fetch_one scalar, transaction.on(),
         "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")?;
     let (outcomes, misses) = (
         integer("outcomes", learnt.outcomes)?,
@@ -160,7 +163,7 @@ pub(super) async fn learn(
     let shares = [learnt.share.0, learnt.raised.0, needed.unwrap_or(0)];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
     let halved = JsonText::written(&learnt.halved);
-    query!("keep what was learnt": execute, connection.on(),
+    query!("keep what was learnt": execute, transaction.on(),
         "INSERT INTO learnt (model_digest, model, gpu, source, strategy, driver, pytorch, share, raised, needed, has_sunk,
                              agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at, changed, owner, halved)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17, $18, $19, $20, $21)
@@ -176,12 +179,12 @@ pub(super) async fn learn(
         needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by, halved)?;
     let id: i64 = match id {
         Some(id) => id,
-        None => query!("look for what was learnt": fetch_one scalar, connection.on(),
+        None => query!("look for what was learnt": fetch_one scalar, transaction.on(),
             "SELECT id FROM learnt WHERE changed = $1", changed)?,
     };
-    keep_reporters(connection, id, &reporters).await?;
+    keep_reporters(transaction, id, &reporters).await?;
     let dropped = if is_new {
-        drop_oldest(connection, teller).await?
+        drop_oldest(transaction, teller).await?
     } else {
         Vec::new()
     };
@@ -189,9 +192,12 @@ pub(super) async fn learn(
 }
 
 /// What is known of its model on its card.
-async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Row>, StoreError> {
+async fn row(
+    transaction: &mut Transaction,
+    learning: &Learning,
+) -> Result<Option<Row>, StoreError> {
     let on = &learning.on;
-    query!("read what was learnt of a model": fetch_optional Row, connection.on(),
+    query!("read what was learnt of a model": fetch_optional Row, transaction.on(),
         "SELECT id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
@@ -200,12 +206,12 @@ async fn row(connection: &mut Link<'_>, learning: &Learning) -> Result<Option<Ro
 
 /// What other ways to train its model on its card teach.
 async fn inherited(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     learning: &Learning,
 ) -> Result<Vec<InheritedRow>, StoreError> {
     let (on, way) = (&learning.on, &learning.way);
     let [model, first, end] = ways_of(way);
-    query!("read what was learnt of other ways to train": fetch_all InheritedRow, connection.on(),
+    query!("read what was learnt of other ways to train": fetch_all InheritedRow, transaction.on(),
         "SELECT coalesce(teller.owner, '') AS owner, max(share) AS share, coalesce(max(missed), 0) AS missed
              FROM learnt LEFT JOIN teller ON teller.learnt = learnt.id
             WHERE (model_digest = $1 OR (model_digest >= $2 AND model_digest < $3)) AND model_digest <> $4
@@ -215,8 +221,8 @@ async fn inherited(
 }
 
 /// What each key has told.
-async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, StoreError> {
-    let rows = query!("read what keys told": fetch_all ReporterRow, connection.on(),
+async fn reporters(transaction: &mut Transaction, id: i64) -> Result<Vec<Reporter>, StoreError> {
+    let rows = query!("read what keys told": fetch_all ReporterRow, transaction.on(),
         "SELECT owner, missed, asks, agreements FROM teller WHERE learnt = $1 ORDER BY owner", id)?;
     let reporters = rows.into_iter().map(|row| Reporter {
         owner: row.owner,
@@ -229,7 +235,7 @@ async fn reporters(connection: &mut Link<'_>, id: i64) -> Result<Vec<Reporter>, 
 }
 
 async fn keep_reporters(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     id: i64,
     reporters: &[Reporter],
 ) -> Result<(), StoreError> {
@@ -238,7 +244,7 @@ async fn keep_reporters(
         let shares = [reporter.missed, reporter.asks, needed];
         let [missed, asks, needed] = shares.map(|share| i64::from(share.0));
         let agreements = JsonText::written(&reporter.agreements);
-        query!("keep what a key told": execute, connection.on(),
+        query!("keep what a key told": execute, transaction.on(),
             "INSERT INTO teller (learnt, owner, missed, agreed, needed, agreements, asks) VALUES ($1, $2, $3, $4, $5, $6, $7)
                  ON CONFLICT (learnt, owner) DO UPDATE
                 SET missed = excluded.missed, agreed = excluded.agreed, needed = excluded.needed, agreements = excluded.agreements,
@@ -250,26 +256,15 @@ async fn keep_reporters(
 
 /// Drops what is worth least, where there is too much.
 async fn drop_oldest(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     owner: &str,
-) -> Result<Vec<(LearntOn, String)>, StoreError> {
-    let dropped = query!("drop what was learnt longest ago": fetch_all DroppedRow, connection.on(),
+) -> Result<Vec<DroppedRow>, StoreError> {
+    query!("drop what was learnt longest ago": fetch_all DroppedRow, transaction.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
               ORDER BY CASE WHEN room.owner = $2 AND room.many > $3
                              AND NOT EXISTS (SELECT 1 FROM teller WHERE teller.learnt = learnt.id AND teller.owner <> $2 AND teller.owner NOT LIKE $2 || '/%')
                             THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
-         RETURNING model_digest, gpu, source, strategy, driver, pytorch", MOST_LEARNT, owner, MOST_LEARNT / PART_OF_A_KEY)?;
-    let dropped = dropped.into_iter().map(|row| {
-        let on = LearntOn {
-            gpu: row.gpu,
-            source: row.source,
-            strategy: row.strategy,
-            driver: row.driver,
-            pytorch: row.pytorch,
-        };
-        (on, row.model_digest)
-    });
-    Ok(dropped.collect())
+         RETURNING model_digest, gpu, source, strategy, driver, pytorch", MOST_LEARNT, owner, MOST_LEARNT / PART_OF_A_KEY)
 }

@@ -3,19 +3,18 @@
 //! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
 
 use crate::text::by_name;
-use sqlx::types::Json;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::task::yield_now;
 
-use super::learning::{count, share, ways_of};
+use super::learning::{ModelRow, share, ways_of};
 use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
 use crate::{Db, StoreError};
-use batchfit_fit::search::headroom::{Halved, HeadroomModel, Told, of_others, taught};
+use batchfit_fit::search::headroom::{Halved, Told, of_others, taught};
 
 /// Rows that are read at once; others are served between.
 const AT_A_TIME: i64 = 500;
@@ -37,6 +36,8 @@ pub struct LearntOn {
     /// PyTorch's major and minor version.
     pub pytorch: String,
 }
+
+by_name!(LearntOn: gpu, source, strategy, driver, pytorch);
 
 impl LearntOn {
     /// Whether it is about this text of [`LearntOn::text`]. A probed answer has a driver: without one it may be any.
@@ -184,34 +185,14 @@ impl OnCard {
 
 /// A row that has changed, as the table has it.
 struct ChangedRow {
+    on: LearntOn,
     model_digest: String,
+    model: ModelRow,
     owner: String,
-    gpu: String,
-    source: String,
-    strategy: String,
-    driver: String,
-    pytorch: String,
-    share: i64,
-    raised: i64,
-    has_sunk: bool,
-    halved: Json<Halved>,
-    agreed: i64,
-    outcomes: i64,
-    misses: i64,
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised, has_sunk, halved, agreed, outcomes, misses, changed);
-
-/// What a key has told of one that has changed.
-struct MissedRow {
-    changed: i64,
-    owner: String,
-    missed: i64,
-    asks: i64,
-}
-
-by_name!(MissedRow: changed, owner, missed, asks);
+by_name!(ChangedRow: model_digest, owner, changed and on, model);
 
 /// A row that has changed.
 struct Row {
@@ -356,35 +337,20 @@ impl Db {
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2", changed, AT_A_TIME)?;
         let last = rows.last().map_or(changed, |row| row.changed);
         // What changed meanwhile is read after this.
-        let keys = query!("read what keys told": fetch_all MissedRow, self.pool.on(),
+        let keys = query!("read what keys told": fetch_all (i64, String, i64, i64), self.pool.on(),
             "SELECT changed, teller.owner, missed, asks FROM teller JOIN learnt ON learnt.id = teller.learnt
               WHERE changed > $1 AND changed <= $2", changed, last)?;
         let mut told: HashMap<i64, BTreeMap<String, (Share, Share)>> = HashMap::new();
-        for key in keys {
-            let of_row = told.entry(key.changed).or_default();
-            of_row.insert(key.owner, (share(key.missed), share(key.asks)));
+        for (changed, owner, missed, asks) in keys {
+            let of_row = told.entry(changed).or_default();
+            of_row.insert(owner, (share(missed), share(asks)));
         }
         let rows = rows.into_iter().map(|row| Row {
-            on: LearntOn {
-                gpu: row.gpu,
-                source: row.source,
-                strategy: row.strategy,
-                driver: row.driver,
-                pytorch: row.pytorch,
-            },
+            on: row.on,
             way: row.model_digest,
             of: OfWay {
                 told: Told {
-                    learnt: HeadroomModel {
-                        share: share(row.share),
-                        inherited: Share(0),
-                        raised: share(row.raised),
-                        has_sunk: row.has_sunk,
-                        halved: row.halved.0,
-                        agreed: count(row.agreed),
-                        outcomes: row.outcomes.unsigned_abs(),
-                        misses: row.misses.unsigned_abs(),
-                    },
+                    learnt: row.model.learnt(),
                     by: told.remove(&row.changed).unwrap_or_default(),
                 },
                 owner: row.owner,

@@ -9,12 +9,12 @@ use crate::text::by_name;
 use serde_json::Value;
 use sqlx::types::Json;
 
-use super::engine::{Link, query};
+use super::engine::{Transaction, query};
 use super::{Db, JsonText, StoreError, Time, integer};
 use crate::units::Share;
 use batchfit_fit::search::headroom::{Doubts, RejectReason, Sample, TrainingRun};
-use learning::learn;
 pub(crate) use learning::share;
+use learning::{DroppedRow, learn};
 pub use learnt::LearntOn;
 pub(crate) use learnt::Lessons;
 
@@ -99,11 +99,11 @@ by_name!(StoredOutcome: number, batch, outcome, peak_reserved_bytes, retries, st
 
 /// What became of an outcome.
 #[derive(Debug, Clone, PartialEq)]
-pub enum OutcomeKept {
+pub enum OutcomeKept<T = StoredOutcome> {
     /// It is kept.
-    New(StoredOutcome),
+    New(T),
     /// It was told before, under the same name.
-    Again(StoredOutcome),
+    Again(T),
     /// Another one was told under this name.
     NameTaken,
     /// There is no such recommendation.
@@ -117,16 +117,8 @@ pub struct StoredLearnt {
     pub id: i64,
     /// The model, as a person calls it.
     pub model: String,
-    /// The card's name.
-    pub gpu: String,
-    /// `simulated`, `recorded` or `probed`.
-    pub source: String,
-    /// How ranks train together.
-    pub strategy: String,
-    /// The driver; empty for answers of a simulated card.
-    pub driver: String,
-    /// PyTorch's major and minor version.
-    pub pytorch: String,
+    /// The answers that it is about.
+    pub on: LearntOn,
     /// What is left free, in millionths of the limit.
     pub share: i64,
     /// Whether it has sunk.
@@ -149,7 +141,7 @@ pub struct StoredLearnt {
     pub updated_at: Time,
 }
 
-by_name!(StoredLearnt: id, model, gpu, source, strategy, driver, pytorch, share, has_sunk, agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at);
+by_name!(StoredLearnt: id, model, share, has_sunk, agreed, outcomes, misses, refused, peaks, error_sum, error_most, updated_at and on);
 
 /// What was learnt in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -171,9 +163,13 @@ impl Db {
     pub async fn add_outcome(&self, new: &NewOutcome) -> Result<OutcomeKept, StoreError> {
         self.in_place()?;
         let mut transaction = self.pool.begin_alone("begin to keep an outcome").await?;
-        let Added { kept, dropped } = add_on(&mut transaction.link(), new).await?;
+        let Added { kept, dropped } = add_on(&mut transaction, new).await?;
         transaction.commit("commit an outcome").await?;
-        for (on, way) in &dropped {
+        for DroppedRow {
+            on,
+            model_digest: way,
+        } in &dropped
+        {
             self.lessons.forget(on, way);
         }
         // The next reader reads it where this cannot.
@@ -236,28 +232,11 @@ impl Db {
     }
 }
 
-/// An outcome that was told under a name.
-struct Before {
-    number: i64,
-    body: Option<String>,
-    recommendation: i64,
-}
-
-by_name!(Before: number, body, recommendation);
-
-/// What an outcome is about, and the key of the agent that answered it, if one did.
-struct Followed {
-    number: i64,
-    answered_by: String,
-}
-
-by_name!(Followed: number, answered_by);
-
 /// What came of a transaction.
 struct Added {
     kept: OutcomeKept,
-    /// What had to make room: a way to train on a card.
-    dropped: Vec<(LearntOn, String)>,
+    /// What had to make room: ways to train on a card.
+    dropped: Vec<DroppedRow>,
 }
 
 impl From<OutcomeKept> for Added {
@@ -269,15 +248,12 @@ impl From<OutcomeKept> for Added {
     }
 }
 
-async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, StoreError> {
-    let followed = query!("look for the recommendation of an outcome": fetch_optional Followed, connection.on(),
+async fn add_on(transaction: &mut Transaction, new: &NewOutcome) -> Result<Added, StoreError> {
+    // What it is about, and the key of the agent that answered it, if one did.
+    let followed = query!("look for the recommendation of an outcome": fetch_optional (i64, String), transaction.on(),
         "SELECT recommendation.number AS number, answered_by FROM recommendation JOIN fit ON fit.id = fit_id WHERE recommendation.id = $1",
         new.recommendation_id)?;
-    let Some(Followed {
-        number: recommendation,
-        answered_by,
-    }) = followed
-    else {
+    let Some((recommendation, answered_by)) = followed else {
         return Ok(OutcomeKept::Unknown.into());
     };
     let (name, body) = match &new.named {
@@ -285,14 +261,14 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
         None => (None, None),
     };
     if let Some(name) = name {
-        let before = query!("look for an outcome by its name": fetch_optional Before, connection.on(),
+        let before = query!("look for an outcome by its name": fetch_optional (i64, Option<String>, i64), transaction.on(),
             "SELECT number, body, recommendation FROM outcome WHERE owner = $1 AND key = $2", new.owner, name)?;
-        if let Some(before) = before {
-            let is_same = before.body.as_ref() == body && before.recommendation == recommendation;
+        if let Some((number, told, of)) = before {
+            let is_same = told.as_ref() == body && of == recommendation;
             if !is_same {
                 return Ok(OutcomeKept::NameTaken.into());
             }
-            return Ok(OutcomeKept::Again(stored(connection, before.number).await?).into());
+            return Ok(OutcomeKept::Again(stored(transaction, number).await?).into());
         }
     }
     let (shares, dropped) = if let Ok(learning) = &new.learning {
@@ -311,10 +287,10 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
             ..learning.clone()
         };
         let ([before, after], dropped) =
-            learn(connection, &learning, &owner, new.created_at).await?;
+            learn(transaction, &learning, &owner, new.created_at).await?;
         (Some((before.0, after.0)), dropped)
     } else {
-        query!("count an outcome": execute, connection.on(), "UPDATE outcome_count SET doubted = doubted + 1")?;
+        query!("count an outcome": execute, transaction.on(), "UPDATE outcome_count SET doubted = doubted + 1")?;
         (None, Vec::new())
     };
     let (before, after) = shares
@@ -331,27 +307,27 @@ async fn add_on(connection: &mut Link<'_>, new: &NewOutcome) -> Result<Added, St
     let retries = whole("retries", seen.retries)?;
     let steps = whole("steps", seen.steps)?;
     let doubt = new.learning.as_ref().err().map(|doubt| doubt.name());
-    let number = query!("keep an outcome": fetch_one scalar, connection.on(),
+    let number = query!("keep an outcome": fetch_one scalar, transaction.on(),
         "INSERT INTO outcome (recommendation, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                               headroom_before, headroom_after, owner, key, body, created_at)
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
          RETURNING number",
         recommendation, batch, outcome, peak, retries, steps, new.environment, doubt, before, after, new.owner, name,
         body, new.created_at)?;
-    make_room(connection, recommendation, number).await?;
+    make_room(transaction, recommendation, number).await?;
     Ok(Added {
-        kept: OutcomeKept::New(stored(connection, number).await?),
+        kept: OutcomeKept::New(stored(transaction, number).await?),
         dropped,
     })
 }
 
 /// Drops outcomes where there are too many: the oldest of the key that told most, so that one key pushes out its own.
 async fn make_room(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     recommendation: i64,
     number: i64,
 ) -> Result<(), StoreError> {
-    query!("drop the oldest outcomes of a recommendation": execute, connection.on(),
+    query!("drop the oldest outcomes of a recommendation": execute, transaction.on(),
         "DELETE FROM outcome WHERE number IN
             (SELECT number FROM outcome
                JOIN (SELECT owner, count(*) AS many FROM outcome WHERE recommendation = $1 GROUP BY owner) AS room ON room.owner = outcome.owner
@@ -362,7 +338,7 @@ async fn make_room(
     if number % COUNTED_EACH != 0 {
         return Ok(());
     }
-    query!("drop the oldest outcomes": execute, connection.on(),
+    query!("drop the oldest outcomes": execute, transaction.on(),
         "DELETE FROM outcome WHERE number IN
             (SELECT number FROM outcome
                JOIN (SELECT owner, count(*) AS many FROM outcome GROUP BY owner) AS room ON room.owner = outcome.owner
@@ -370,8 +346,8 @@ async fn make_room(
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM outcome))", MOST).map(|_| ())
 }
 
-async fn stored(connection: &mut Link<'_>, number: i64) -> Result<StoredOutcome, StoreError> {
-    query!("read an outcome": fetch_one StoredOutcome, connection.on(),
+async fn stored(transaction: &mut Transaction, number: i64) -> Result<StoredOutcome, StoreError> {
+    query!("read an outcome": fetch_one StoredOutcome, transaction.on(),
         "SELECT number, batch, outcome, peak_reserved_bytes, retries, steps, environment, doubt,
                   headroom_before, headroom_after, created_at
              FROM outcome WHERE number = $1", number)

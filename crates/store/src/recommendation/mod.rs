@@ -31,7 +31,7 @@ mod tests;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::engine::{Link, query};
+use super::engine::{Transaction, query};
 use super::{JsonText, StoreError, Time, integer, with_context};
 use crate::units::Share;
 use batchfit_fit::search::headroom::Doubts;
@@ -178,7 +178,7 @@ impl StoredRecommendation {
     }
 
     /// Stores it.
-    pub(super) async fn insert(&self, connection: &mut Link<'_>) -> Result<(), StoreError> {
+    pub(super) async fn insert(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         let headroom = self.headroom.as_ref();
         let millionths = headroom.map_or(0, |headroom| i64::from(headroom.share.0));
         let from = headroom.map_or("default", |headroom| headroom.from.as_str());
@@ -187,7 +187,7 @@ impl StoredRecommendation {
         let doubts = JsonText::written(&doubts);
         macro_rules! inserted {
             (texts: [$($text:ident),*], optional: [$($optional:ident),*], numbers: [$($number:ident),*], others: [$($other:ident: $type:ty),*]) => {
-                query!(execute, connection.on(), "INSERT INTO recommendation (
+                query!(execute, transaction.on(), "INSERT INTO recommendation (
                  id, fit_id, created_at, headroom_millionths, headroom_from, headroom_outcomes, doubts,
                  model, model_kind, device, gpu, precision, checkpointing, mode, limited_by, evidence, batchfit_version, objective,
                  strategy, pytorch, rules, model_digest, training, optimizer, optimizer_impl, speed_from, driver, cudnn,

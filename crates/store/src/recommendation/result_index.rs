@@ -24,7 +24,6 @@ use super::stale::CurrentGpus;
 use super::{RecommendationFilter, StoredHeadroom, StoredRecommendation};
 use crate::engine::query;
 use crate::outcome::{Lessons, share};
-use crate::text::by_name;
 use crate::{Db, StoreError};
 use batchfit_fit::search::headroom::Doubts;
 
@@ -148,15 +147,6 @@ macro_rules! read {
 }
 each_column!(read);
 
-/// What has happened to the tables.
-struct Now {
-    newest: i64,
-    gone: i64,
-    learnt: i64,
-}
-
-by_name!(Now: newest, gone, learnt);
-
 impl Db {
     /// A recommendation. One that another process dropped may be there for a [`FRESH`] longer.
     pub async fn recommendation(
@@ -264,15 +254,11 @@ impl Db {
 
     /// What has happened to the table, and the last change of what was learnt: one question, because every list asks it.
     async fn recommendations_now(&self) -> Result<(Current, i64), StoreError> {
-        let now = query!("look for new recommendations": fetch_one Now, self.pool.on(),
+        let (newest, gone, learnt) = query!("look for new recommendations": fetch_one (i64, i64, i64), self.pool.on(),
             "SELECT (SELECT coalesce(max(number), 0) FROM recommendation) AS newest,
                       (SELECT coalesce(max(place), 0) FROM recommendation_gone) AS gone,
                       (SELECT coalesce(max(changed), 0) FROM learnt) AS learnt")?;
-        let current = Current {
-            newest: now.newest,
-            gone: now.gone,
-        };
-        Ok((current, now.learnt))
+        Ok((Current { newest, gone }, learnt))
     }
 
     /// The numbers of the rows that were dropped after so many others, as far as they are still known.

@@ -17,8 +17,9 @@ async fn insert(db: &Db, number: u32, model: &str, world_size: u32) {
 }
 
 async fn store(db: &Db, row: &StoredRecommendation) {
-    let mut connection = db.pool.acquire().await.unwrap();
-    row.insert(&mut connection.link()).await.unwrap();
+    let mut transaction = db.pool.begin_alone("keep").await.unwrap();
+    row.insert(&mut transaction).await.unwrap();
+    transaction.commit("keep").await.unwrap();
 }
 
 async fn delete(db: &Db, which: &str) {

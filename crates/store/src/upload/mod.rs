@@ -1,6 +1,6 @@
 //! The tables of uploaded files, and of models that came with a request and are not shown with its fit.
 
-use super::engine::{Link, query};
+use super::engine::{Transaction, query};
 use super::{Db, JsonText, StoreError, Time, integer};
 use crate::model::{Digest, UploadKind};
 use crate::text::by_name;
@@ -114,9 +114,9 @@ impl Db {
             let limit = i64::try_from(space.bytes).unwrap_or(i64::MAX);
             let own = Some(new.owner.as_str()).filter(|owner| !owner.is_empty());
             let own = own.map(|owner| (Some(owner), limit / PART_OF_A_KEY));
-            make_room(&mut transaction.link(), charged, limit, space.oldest).await?;
+            make_room(&mut transaction, charged, limit, space.oldest).await?;
             for (owner, limit) in [(None, limit)].into_iter().chain(own) {
-                let taken = taken(&mut transaction.link(), owner, space.oldest).await?;
+                let taken = taken(&mut transaction, owner, space.oldest).await?;
                 if taken.saturating_add(charged) > limit {
                     // Whatever made room goes all the same: it had expired.
                     transaction.commit("commit the end of uploads").await?;
@@ -126,11 +126,11 @@ impl Db {
                     });
                 }
             }
-            insert(&mut transaction.link(), new, true).await?;
+            insert(&mut transaction, new, true).await?;
             kept = UploadStatus::Added;
         }
         for name in new.names.iter().filter(|name| **name != new.digest) {
-            add_name(&mut transaction.link(), name.digits(), new).await?;
+            add_name(&mut transaction, name.digits(), new).await?;
         }
         transaction.commit("commit an upload").await?;
         Ok(kept)
@@ -231,7 +231,7 @@ impl Db {
 /// Keeps a model that came with a fit which is queued in the same transaction: so it is needed from the start, and
 /// bounded by how many may be queued. It makes room like any other, and is kept where there is none.
 pub(super) async fn keep_aside(
-    transaction: &mut Link<'_>,
+    transaction: &mut Transaction,
     new: &NewUpload,
     space: UploadSpace,
 ) -> Result<(), StoreError> {
@@ -249,13 +249,13 @@ pub(super) async fn keep_aside(
 
 /// Notes that `id` refers to an upload. False when there is none.
 pub(super) async fn refer(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     digest: &Digest,
     what: &str,
     id: &str,
 ) -> Result<bool, StoreError> {
     let digest = digest.digits();
-    query!("refer to an upload": execute, connection.on(),
+    query!("refer to an upload": execute, transaction.on(),
         "INSERT INTO upload_reference (digest, what, id)
          SELECT digest, $2, $3 FROM upload WHERE digest = $1
          ON CONFLICT (digest, what, id) DO UPDATE SET id = excluded.id", digest, what, id)
@@ -265,17 +265,17 @@ pub(super) async fn refer(
 /// Drops uploads that no work needs until there is room for `charged` more bytes, or until none is left that may go: those that only came
 /// with a request, and then those that have expired, the longest unused first.
 async fn make_room(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     charged: i64,
     limit: i64,
     oldest: Time,
 ) -> Result<(), StoreError> {
-    let taken = taken(connection, None, oldest).await?;
+    let taken = taken(transaction, None, oldest).await?;
     let excess = taken.saturating_add(charged) - limit;
     if excess <= 0 {
         return Ok(());
     }
-    query!("make room for an upload": execute, connection.on(),
+    query!("make room for an upload": execute, transaction.on(),
         "DELETE FROM upload WHERE digest IN (
             SELECT digest FROM (
                 SELECT digest, charged, sum(charged) OVER (ORDER BY uploaded, used_at, digest) AS freed
@@ -287,11 +287,11 @@ async fn make_room(
 
 /// What all uploads take, or those of one key: what it has not used since `oldest` stays for others, unless its own work needs it.
 async fn taken(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     owner: Option<&str>,
     oldest: Time,
 ) -> Result<i64, StoreError> {
-    query!("add up what uploads take": fetch_one scalar, connection.on(),
+    query!("add up what uploads take": fetch_one scalar, transaction.on(),
         "SELECT CAST(coalesce(sum(charged), 0) AS BIGINT) AS taken FROM upload
           WHERE $1 IS NULL
              OR owner = $1 AND (used_at >= $2 OR digest IN (
@@ -309,14 +309,14 @@ fn charged(new: &NewUpload) -> Result<i64, StoreError> {
 
 /// A row of another kind may have this digest: a model that an older version put aside was named by its graph.
 async fn insert(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     new: &NewUpload,
     is_uploaded: bool,
 ) -> Result<(), StoreError> {
     let (digest, kind, charged) = (new.digest.digits(), new.kind.name(), charged(new)?);
     let bytes = integer("bytes", u64::try_from(new.bytes).unwrap_or(u64::MAX))?;
     let (about, gzip) = (&new.about, &new.gzip);
-    query!("keep an upload": execute, connection.on(),
+    query!("keep an upload": execute, transaction.on(),
         "INSERT INTO upload (digest, kind, uploaded, bytes, charged, created_at, used_at, about, gzip, owner)
          VALUES ($1, $2, $3, $4, $5, $6, $6, $7, $8, $9)
          ON CONFLICT (digest) DO UPDATE SET kind = excluded.kind, uploaded = upload.uploaded OR excluded.uploaded,
@@ -327,25 +327,25 @@ async fn insert(
 }
 
 async fn add_name(
-    connection: &mut Link<'_>,
+    transaction: &mut Transaction,
     name: &str,
     new: &NewUpload,
 ) -> Result<(), StoreError> {
     let (digest, naming) = (new.digest.digits(), "name an upload");
-    query!(naming: execute, connection.on(),
+    query!(naming: execute, transaction.on(),
         "INSERT INTO upload_name (name, digest) VALUES ($1, $2)
          ON CONFLICT (name) DO UPDATE SET digest = excluded.digest", name, digest)?;
-    query!(naming: execute, connection.on(),
+    query!(naming: execute, transaction.on(),
         "INSERT INTO upload_namer (owner, name, named_at) VALUES ($1, $2, $3)
          ON CONFLICT (owner, name) DO UPDATE SET named_at = excluded.named_at", new.owner, name, new.created_at)?;
-    query!(naming: execute, connection.on(),
+    query!(naming: execute, transaction.on(),
         "DELETE FROM upload_namer
           WHERE owner = $1 AND name <> $2 AND name IN (SELECT name FROM upload_name WHERE digest = $3)
             AND name NOT IN (SELECT own.name FROM upload_namer AS own JOIN upload_name ON upload_name.name = own.name
                               WHERE own.owner = $1 AND upload_name.digest = $3 AND own.name <> $2
                               ORDER BY own.named_at DESC, upload_name.rowid DESC LIMIT $4)",
         new.owner, name, digest, MOST_NAMES - 1)?;
-    query!(naming: execute, connection.on(),
+    query!(naming: execute, transaction.on(),
         "DELETE FROM upload_name
           WHERE digest = $1 AND NOT EXISTS (SELECT 1 FROM upload_namer WHERE upload_namer.name = upload_name.name)", digest).map(|_| ())
 }

@@ -231,15 +231,7 @@ impl<'a> Arguments<'a> {
     /// A dimension of a tensor of this rank, counted from the front.
     pub fn dim(&self, name: &str, default: Option<i64>, rank: usize) -> Result<usize, String> {
         let dim = self.int(name, default)?;
-        let signed = i64::try_from(rank).unwrap_or(i64::MAX);
-        let from_front = if dim < 0 {
-            dim.saturating_add(signed)
-        } else {
-            dim
-        };
-        usize::try_from(from_front)
-            .ok()
-            .filter(|dim| *dim < rank)
+        from_front(dim, rank)
             .ok_or_else(|| format!("its argument {name:?} is {dim}, of {rank} dimensions"))
     }
 
@@ -248,19 +240,8 @@ impl<'a> Arguments<'a> {
         let Arg::Ints(values) = self.required(name)? else {
             return Err(format!("its argument {name:?} is not a list of dimensions"));
         };
-        let signed = i64::try_from(rank).unwrap_or(i64::MAX);
-        let from_front = |dim: &i64| {
-            let front = if *dim < 0 {
-                dim.saturating_add(signed)
-            } else {
-                *dim
-            };
-            usize::try_from(front).ok().filter(|dim| *dim < rank)
-        };
-        values
-            .iter()
-            .map(from_front)
-            .collect::<Option<_>>()
+        let dims = values.iter().map(|dim| from_front(*dim, rank));
+        dims.collect::<Option<_>>()
             .ok_or_else(|| format!("its argument {name:?} is {values:?}, of {rank} dimensions"))
     }
 
@@ -460,6 +441,17 @@ pub enum Length {
     Number(i64),
     /// Depends on the batch.
     Batched(Extent),
+}
+
+/// A dimension that may be counted from the end.
+fn from_front(dim: i64, rank: usize) -> Option<usize> {
+    let signed = i64::try_from(rank).unwrap_or(i64::MAX);
+    let front = if dim < 0 {
+        dim.saturating_add(signed)
+    } else {
+        dim
+    };
+    usize::try_from(front).ok().filter(|dim| *dim < rank)
 }
 
 fn count(value: i64) -> Option<u64> {

@@ -84,10 +84,7 @@ impl Forward {
         let made = self.graph.nodes[nodes.clone()].iter();
         let made = made.flat_map(|node| &node.outputs).filter_map(|id| {
             let tensor = environment.get(id).filter(|tensor| tensor.dtype.is_float());
-            Some((
-                *id,
-                tensor?.alias(tensor?.shape.clone(), tensor?.strides.clone()),
-            ))
+            Some((*id, tensor?.same()))
         });
         let (outputs, bodies): (Vec<ValueId>, Vec<TensorBody>) = made.unzip();
         let wants = |(id, tensor): &(ValueId, Tensor)| (*id, tensor.requires_grad());

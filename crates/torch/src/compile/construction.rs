@@ -210,9 +210,7 @@ fn flatten(
         eager.launch(Kernel::Copy, &[parameter], &[&view]);
         earlier.extend(tensors.insert(*id, Rc::new(view)));
     }
-    for parameter in earlier {
-        drop(parameter);
-    }
+    drop(earlier);
 }
 
 /// How a parameter starts: what `reset_parameters` of the usual modules does, in spirit. `bound` is below what it has to

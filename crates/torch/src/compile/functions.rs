@@ -11,7 +11,6 @@ use super::casts::is_without_autocast;
 use super::forward::{Environment, Forward};
 use crate::eager::{Eager, Frame, OpRecord, Saved, Slot, Stop, Tensor};
 use crate::graph::{FunctionCall, Graph, ValueId};
-use crate::program::Kernel;
 use crate::shape::{DType, Sizes};
 use batchfit_step::Variant;
 
@@ -279,8 +278,7 @@ impl BackwardCall {
         for ((id, shape, dtype), gradient) in self.gradients.into_iter().zip(gradients) {
             let Some(id) = id else { continue };
             let gradient = gradient.clone().unwrap_or_else(|| {
-                let made = Rc::new(eager.empty(&shape, dtype));
-                eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+                let made = Rc::new(eager.zeros(&shape, dtype));
                 zeros.push(Tensor::clone(&made));
                 made
             });

@@ -13,7 +13,7 @@ use super::parallel::{Wrapper, send_from};
 use crate::eager::{Eager, Stop, Storage, Tensor, Thread, backward};
 use crate::graph::{Content, Graph, Input, ValueId};
 use crate::limits::Cancel;
-use crate::program::{Capability, Category, Host, Kernel, Program, Section, Timeline};
+use crate::program::{Capability, Category, Host, Instruction, Kernel, Program, Section, Timeline};
 use crate::shape::DType;
 use batchfit_step::{Mode, OptimizerImpl, Precision, Variant};
 
@@ -78,19 +78,30 @@ impl Training {
         // The last one is every later one.
         let steps = (0..self.wrapper.steps()).map(|_| self.step());
         let steps = steps.collect::<Result<Vec<_>, Stop>>()?;
-        Ok(Program {
+        let timeline = Timeline {
+            works: recorder.take_works(),
+            ..std::mem::take(&mut self.timed)
+        };
+        Ok(self.program(construction, steps, timeline))
+    }
+
+    fn program(
+        &self,
+        construction: Vec<Instruction>,
+        steps: Vec<Vec<Section>>,
+        timeline: Timeline,
+    ) -> Program {
+        let recorder = self.eager.recorder();
+        Program {
             tensors: recorder.take_tensors(),
             sizes: recorder.take_sizes(),
             convolutions: recorder.take_convolutions(),
             construction,
             steps,
             micro_steps: self.variant.accumulation,
-            timeline: Timeline {
-                works: recorder.take_works(),
-                ..std::mem::take(&mut self.timed)
-            },
+            timeline,
             host_bytes: recorder.host_bytes(),
-        })
+        }
     }
 
     /// One step. From its second micro-step on, each repeats the one before; see Note [Repeated micro-steps].
@@ -331,8 +342,7 @@ impl Training {
             let scale = self.eager.empty(&[], DType::Float32);
             // A scale that cannot overflow: predictions and probes never skip a step.
             self.eager.launch(Kernel::Fill(1.0), &[], &[&scale]);
-            let growth = self.eager.empty(&[], DType::Int32);
-            self.eager.launch(Kernel::Fill(0.0), &[], &[&growth]);
+            let growth = self.eager.zeros(&[], DType::Int32);
             self.eager.set_category(Category::Activations);
             self.scaler = Some(Scaler {
                 scale: Rc::new(scale),
@@ -361,8 +371,7 @@ impl Training {
             eager.scratch(4)
         };
         let zero = eager.scratch(4);
-        let found_inf = Rc::new(eager.empty(&[], DType::Float32));
-        eager.launch(Kernel::Fill(0.0), &[], &[&found_inf]);
+        let found_inf = Rc::new(eager.zeros(&[], DType::Float32));
         let copied = eager.scratch(4);
         let gradients: Vec<Tensor> = self
             .trained
@@ -407,16 +416,7 @@ pub fn compile_unrolled(graph: &Graph, variant: &Variant, capability: Capability
         vec![Section::once(recorder.take_section())]
     };
     let steps = vec![step(), step()];
-    Program {
-        tensors: recorder.take_tensors(),
-        sizes: recorder.take_sizes(),
-        convolutions: recorder.take_convolutions(),
-        construction,
-        steps,
-        micro_steps: variant.accumulation,
-        timeline: Timeline::default(),
-        host_bytes: recorder.host_bytes(),
-    }
+    training.program(construction, steps, Timeline::default())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::autograd::OpRecord;
 use super::process::Eager;
 use super::tensor::{Tensor, TensorBody};
 use crate::program::Kernel;
-use crate::shape::{DType, MemoryFormat, strides_like};
+use crate::shape::{DType, MemoryFormat};
 
 /// Casts of parameters, kept until the region ends.
 #[derive(Debug, Default)]
@@ -141,9 +141,9 @@ impl Eager {
         Tensor::new(self.copied(tensor, dtype))
     }
 
-    fn copied(&mut self, tensor: &Tensor, dtype: DType) -> TensorBody {
-        let strides = strides_like(&tensor.shape, &tensor.strides);
-        let output = self.empty_strided(&tensor.shape, strides, dtype);
+    /// The same without a handle.
+    pub fn copied(&mut self, tensor: &TensorBody, dtype: DType) -> TensorBody {
+        let output = self.empty_like(tensor, dtype);
         self.launch(Kernel::Copy, &[tensor], &[&output]);
         output
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::checkpoint::Frame;
-use super::process::{Eager, Stop};
+use super::process::{Eager, Output, Stop};
 use super::tensor::{History, Tensor, TensorBody};
 use crate::shape::{DType, Sizes};
 
@@ -189,16 +189,16 @@ impl OpRecord {
         self.edges.is_some()
     }
 
-    /// Saves a tensor for the backward pass, or leaves a note of it under a checkpoint.
+    /// Saves a tensor, where there is one, for the backward pass, or leaves a note of it under a checkpoint.
     ///
     /// Called in the order in which the node lets go of them: inputs by argument name, then outputs.
-    pub fn save(
+    pub fn save<'a>(
         &mut self,
         eager: &mut Eager,
         name: &'static str,
-        tensor: &Tensor,
+        tensor: impl Into<Option<&'a Tensor>>,
     ) -> Result<(), Stop> {
-        if self.is_recorded() {
+        if let (true, Some(tensor)) = (self.is_recorded(), tensor.into()) {
             let slot = eager.pack(tensor)?;
             self.saved.push((name, slot));
         }
@@ -267,15 +267,16 @@ impl OpRecord {
     }
 
     /// Ends the recording of an operation that wrote into its first operand, or made `output` instead.
+    #[expect(clippy::unnecessary_wraps, reason = "operations end with it")]
     pub fn finish_into(
         self,
         eager: &mut Eager,
         written: Option<&Tensor>,
         output: TensorBody,
         backward: impl FnOnce(&mut Eager, &Tensor, &Saved) -> Vec<Option<Tensor>> + 'static,
-    ) -> Tensor {
+    ) -> Output {
         let Some(written) = written else {
-            return self.finish_single(eager, output, backward);
+            return Ok(self.finish_single(eager, output, backward));
         };
         drop(output);
         let backward = self.of_single(backward);
@@ -283,6 +284,6 @@ impl OpRecord {
             Some(edges) => eager.rewrite_history(written, edges, Box::new(backward), self.saved),
             None => written.count_write(),
         }
-        Tensor::clone(written)
+        Ok(Tensor::clone(written))
     }
 }

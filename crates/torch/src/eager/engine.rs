@@ -10,7 +10,7 @@ use super::checkpoint::Frame;
 use super::process::{Eager, Stop};
 use super::tensor::{History, Leaf, Tensor};
 use crate::program::{Binary, Category, Host, Kernel};
-use crate::shape::{contiguous_strides, is_dense, strides_like, strides_match};
+use crate::shape::{contiguous_strides, is_dense, strides_match};
 
 /// What is ready to run.
 #[derive(Clone)]
@@ -271,10 +271,8 @@ fn add_up(eager: &mut Eager, kept: &mut Option<Tensor>, gradient: Tensor) {
         eager.launch(Kernel::Binary(Binary::Add), &[&old, &gradient], &[&old]);
         *kept = Some(old);
     } else {
-        let strides = strides_like(&old.shape, &old.strides);
-        let sum = eager.empty_strided(&old.shape, strides, old.dtype);
-        eager.launch(Kernel::Binary(Binary::Add), &[&old, &gradient], &[&sum]);
-        *kept = Some(Rc::new(sum));
+        let sum = eager.empty_like(&old, old.dtype);
+        *kept = Some(eager.computed(sum, Kernel::Binary(Binary::Add), &[&old, &gradient]));
     }
 }
 

@@ -11,7 +11,7 @@ use super::autograd::{Hook, OpRecord, Slot};
 use super::checkpoint::{Frame, Recomputation};
 use super::host_number::by_value;
 use super::recorder::{Recorder, Storage};
-use super::tensor::{Elements, History, Leaf, Tensor, TensorBody};
+use super::tensor::{History, Leaf, Tensor, TensorBody};
 use crate::limits::Cancel;
 use crate::program::{
     Architecture, Call, Capability, Category, ConvolutionShape, Host, Kernel, Operand, Size, Work,
@@ -192,17 +192,9 @@ impl Eager {
     ) -> TensorBody {
         let shape = shape.into();
         let size = Size::Elements(crate::shape::numel(&shape), dtype);
-        TensorBody::from(Elements {
-            storage: self
-                .recorder
-                .allocate(size, self.category, &self.label, self.stream),
-            dtype,
-            offset: Extent::ZERO,
-            shape,
-            strides: strides.into(),
-            is_of_host: false,
-            number: None,
-        })
+        let (category, label) = (self.category, &self.label);
+        let storage = self.recorder.allocate(size, category, label, self.stream);
+        TensorBody::of(storage, shape, strides, dtype)
     }
 
     /// A row of elements that takes no memory before its storage is allocated.
@@ -253,8 +245,31 @@ impl Eager {
     }
 
     /// Emits a launch.
-    pub fn launch(&mut self, kernel: Kernel, inputs: &[&TensorBody], outputs: &[&TensorBody]) {
-        self.launch_with(kernel, inputs, outputs, None);
+    pub fn launch(
+        &mut self,
+        kernel: impl Into<Kernel>,
+        inputs: &[&TensorBody],
+        outputs: &[&TensorBody],
+    ) {
+        self.launch_with(kernel.into(), inputs, outputs, None);
+    }
+
+    /// Launches what computes a tensor that was made for it.
+    pub fn computed(
+        &mut self,
+        result: TensorBody,
+        kernel: impl Into<Kernel>,
+        inputs: &[&TensorBody],
+    ) -> Tensor {
+        self.launch(kernel, inputs, &[&result]);
+        Tensor::new(result)
+    }
+
+    /// A tensor of zeros with row-major strides.
+    pub fn zeros(&mut self, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
+        let zeros = self.empty(shape, dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        zeros
     }
 
     /// Emits a launch that may use scratch memory.
@@ -349,9 +364,7 @@ impl Eager {
     pub fn use_blas(&mut self) {
         if self.handles().blas.is_none() {
             let bytes = Architecture::of(self.capability.compute).blas_workspace;
-            let label = std::mem::replace(&mut self.label, Arc::from("cuBLAS workspace"));
-            let workspace = self.scratch(bytes);
-            self.label = label;
+            let workspace = self.named_scratch("cuBLAS workspace", bytes);
             self.handles().blas = Some(workspace);
         }
     }
@@ -360,19 +373,22 @@ impl Eager {
     pub fn use_blas_lt(&mut self) {
         self.use_blas();
         if self.handles().blas_lt.is_none() {
-            let label = std::mem::replace(&mut self.label, Arc::from("cuBLASLt workspace"));
-            let workspace = self.scratch(1 << 20);
-            self.label = label;
+            let workspace = self.named_scratch("cuBLASLt workspace", 1 << 20);
             self.handles().blas_lt = Some(workspace);
         }
     }
 
     /// A buffer that a library makes for the first who needs it, and keeps.
     pub fn keep_scratch(&mut self, name: &'static str, bytes: u64) {
+        let buffer = self.named_scratch(name, bytes);
+        self.kept.push((name, buffer));
+    }
+
+    fn named_scratch(&mut self, name: &str, bytes: u64) -> Rc<Storage> {
         let label = std::mem::replace(&mut self.label, Arc::from(name));
         let buffer = self.scratch(bytes);
         self.label = label;
-        self.kept.push((name, buffer));
+        buffer
     }
 
     /// Whether [`Eager::keep_scratch`] made a buffer of this name.
@@ -402,7 +418,7 @@ impl Eager {
     ) -> Vec<Tensor> {
         let inputs: Vec<Option<&Tensor>> = tensors.iter().map(Some).collect();
         let draft = OpRecord::new(self, &inputs);
-        let same = |tensor: &Tensor| tensor.alias(tensor.shape.clone(), tensor.strides.clone());
+        let same = |tensor: &Tensor| tensor.same();
         let outputs = tensors.iter().map(same).collect();
         draft.finish_many(self, outputs, move |eager, gradients, _| {
             told(eager);
@@ -437,16 +453,16 @@ impl Eager {
 
     /// Runs `region` with what it saves dropped and noted in `frame`.
     pub fn dropping<T>(&mut self, frame: &Rc<Frame>, region: impl FnOnce(&mut Eager) -> T) -> T {
-        let before = std::mem::replace(&mut self.packing, Packing::Drop(Rc::clone(frame)));
-        let result = region(self);
-        self.packing = before;
-        result
+        self.packing(Packing::Drop(Rc::clone(frame)), region)
     }
 
     /// Runs `region` again, restoring what `frame` noted.
     pub fn restoring<T>(&mut self, frame: &Rc<Frame>, region: impl FnOnce(&mut Eager) -> T) -> T {
-        let recomputation = Recomputation::of(frame);
-        let before = std::mem::replace(&mut self.packing, Packing::Restore(recomputation));
+        self.packing(Packing::Restore(Recomputation::of(frame)), region)
+    }
+
+    fn packing<T>(&mut self, packing: Packing, region: impl FnOnce(&mut Eager) -> T) -> T {
+        let before = std::mem::replace(&mut self.packing, packing);
         let result = region(self);
         self.packing = before;
         result

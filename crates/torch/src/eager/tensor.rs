@@ -95,13 +95,23 @@ impl TensorBody {
     /// A scratch buffer seen as a tensor.
     pub fn over(storage: &Rc<Storage>, shape: impl Into<Sizes>, dtype: DType) -> TensorBody {
         let shape = shape.into();
-        let strides = contiguous_strides(&shape).into();
+        let strides = contiguous_strides(&shape);
+        TensorBody::of(Rc::clone(storage), shape, strides, dtype)
+    }
+
+    /// All of a storage.
+    pub(super) fn of(
+        storage: Rc<Storage>,
+        shape: Sizes,
+        strides: impl Into<Sizes>,
+        dtype: DType,
+    ) -> TensorBody {
         TensorBody::from(Elements {
-            storage: Rc::clone(storage),
+            storage,
             dtype,
             offset: Extent::ZERO,
             shape,
-            strides,
+            strides: strides.into(),
             is_of_host: false,
             number: None,
         })
@@ -166,6 +176,16 @@ impl TensorBody {
         })
     }
 
+    /// The same elements, without history.
+    pub fn same(&self) -> TensorBody {
+        TensorBody {
+            elements: Rc::clone(&self.elements),
+            history: RefCell::default(),
+            base: None,
+            version: Cell::default(),
+        }
+    }
+
     /// The same, as a view of `base`.
     pub fn based_on(self, base: Tensor) -> TensorBody {
         TensorBody {
@@ -186,11 +206,6 @@ impl TensorBody {
 
     /// The same tensor without history: what the graph saves.
     pub fn detached(&self) -> Tensor {
-        Rc::new(TensorBody {
-            elements: Rc::clone(&self.elements),
-            history: RefCell::default(),
-            base: None,
-            version: Cell::default(),
-        })
+        Rc::new(self.same())
     }
 }

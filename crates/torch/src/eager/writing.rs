@@ -170,8 +170,7 @@ fn as_strided_backward(view: &TensorBody, base: &TensorBody) -> Backward {
         } else {
             eager.sum_to(gradient, &squeezed)
         };
-        let memory = Tensor::new(eager.empty(&[numel(&shape)], dtype));
-        eager.launch(Kernel::Fill(0.0), &[], &[&memory]);
+        let memory = Tensor::new(eager.zeros(&[numel(&shape)], dtype));
         let mut inside = place.on(&memory);
         inside.shape = squeezed;
         eager.launch(Kernel::Copy, &[&gradient], &[&inside]);

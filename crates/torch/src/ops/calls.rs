@@ -46,6 +46,18 @@ pub(in crate::ops) struct Done {
 }
 
 impl Call {
+    /// `aten.add.Tensor amp self=f32[8,512]! alpha=2`, without autocast where it does not say so.
+    pub(in crate::ops) fn of(line: &str) -> Call {
+        let mut words = line.split_whitespace().peekable();
+        let target = words.next().unwrap().to_owned();
+        let autocast = words.next_if(|word| !word.contains('=')) == Some("amp");
+        Call {
+            target,
+            autocast,
+            arguments: words.map(argument).collect(),
+        }
+    }
+
     fn json(&self) -> String {
         let argument = |(name, argument): &(String, Argument)| match argument {
             Argument::Tensor { .. } => {
@@ -245,14 +257,7 @@ pub(in crate::ops) fn compare(folder: &str) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
     for line in recordings(folder).lines() {
         let (call, theirs) = line.split_once('|').unwrap();
-        let mut words = call.split_whitespace();
-        let target = words.next().unwrap().to_owned();
-        let autocast = words.next() == Some("amp");
-        let call = Call {
-            target,
-            autocast,
-            arguments: words.map(argument).collect(),
-        };
+        let call = Call::of(call);
 
         let done = call.run();
         let ours = done.events;

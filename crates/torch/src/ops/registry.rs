@@ -159,6 +159,12 @@ macro_rules! rows {
 static ATEN: LazyLock<BTreeMap<&'static str, Reader>> =
     LazyLock::new(|| super::readers().into_iter().collect());
 
+/// The name of an operator that is known, without overload: `add_` of `aten.add_.Tensor`.
+pub(super) fn short_name(target: &str) -> Option<&'static str> {
+    let (target, _) = ATEN.get_key_value(target)?;
+    target.split('.').nth(1)
+}
+
 /// What a node does, or `None` for an operator that is not known.
 pub fn read(arguments: &Arguments<'_>) -> Result<Option<Read>, String> {
     let reader = ATEN.get(arguments.target);

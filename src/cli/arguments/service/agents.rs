@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::super::{AskCudnn, RecorderFlags, Timeouts, help};
+use super::super::{AskCudnn, RecorderFlags, Timeouts};
 
 /// How a service is asked.
 #[derive(Debug, Args)]
@@ -16,12 +16,11 @@ pub(in crate::cli) struct ServerFlags {
         long,
         env = "BATCHFIT_SERVER",
         value_name = "URL",
-        hide_env = true,
         default_value = "http://127.0.0.1:8080"
     )]
     pub(in crate::cli) server: String,
     /// A file with the API key, where the service asks for one.
-    #[arg(long, env = "BATCHFIT_KEY_FILE", value_name = "FILE", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_KEY_FILE", value_name = "FILE")]
     pub(in crate::cli) key_file: Option<PathBuf>,
     /// The API key itself, from the environment: on the command line others of this machine would see it.
     #[arg(
@@ -34,14 +33,13 @@ pub(in crate::cli) struct ServerFlags {
     )]
     pub(in crate::cli) key: Option<String>,
     /// An HTTP proxy on the way to the service; `http_proxy` names it too.
-    #[arg(long, env = "http_proxy", value_name = "URL", hide_env = true)]
+    #[arg(long, env = "http_proxy", value_name = "URL")]
     pub(in crate::cli) proxy: Option<String>,
     /// Hosts that are asked without the proxy, with commas in between; `no_proxy` names them too.
     #[arg(
         long,
         env = "no_proxy",
         value_name = "HOSTS",
-        hide_env = true,
         default_value = "",
         hide_default_value = true
     )]
@@ -49,17 +47,11 @@ pub(in crate::cli) struct ServerFlags {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::AGENT)]
 pub(in crate::cli) struct Agent {
     #[command(flatten)]
     pub(in crate::cli) server: ServerFlags,
     /// The machine's name in requests, before `/cuda:0`; by default its host name.
-    #[arg(
-        long,
-        env = "BATCHFIT_AGENT_NAME",
-        value_name = "NAME",
-        hide_env = true
-    )]
+    #[arg(long, env = "BATCHFIT_AGENT_NAME", value_name = "NAME")]
     pub(in crate::cli) name: Option<String>,
     /// Offer simulated cards instead of this machine's, to try it without GPUs: h100, 2xh100 or rtx4090.
     #[arg(long, value_name = "CARD,..", value_delimiter = ',')]
@@ -89,7 +81,6 @@ pub(in crate::cli) struct Agent {
         long,
         env = "BATCHFIT_AGENT_GRACE",
         value_name = "SECONDS",
-        hide_env = true,
         value_parser = clap::value_parser!(u64).range(0..=604_800)
     )]
     pub(in crate::cli) grace: Option<u64>,
@@ -98,7 +89,6 @@ pub(in crate::cli) struct Agent {
         long,
         env = "BATCHFIT_AGENT_DELIVER",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 3600,
         value_parser = clap::value_parser!(u64).range(1..=604_800)
     )]
@@ -118,7 +108,6 @@ impl Agent {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = help::AGENTS)]
 pub(in crate::cli) struct Agents {
     #[command(subcommand)]
     pub(in crate::cli) command: Option<AgentsCommand>,

@@ -6,7 +6,8 @@ mod serve;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 
 use super::DatabaseFlags;
 use crate::cli::error::CliError;
@@ -34,7 +35,6 @@ pub(in crate::cli) struct WorkFlags {
         long,
         env = "BATCHFIT_QUEUE_SIZE",
         value_name = "N",
-        hide_env = true,
         default_value_t = 100,
         value_parser = clap::value_parser!(u32).range(1..=10_000)
     )]
@@ -44,7 +44,6 @@ pub(in crate::cli) struct WorkFlags {
         long,
         env = "BATCHFIT_SIMULATED_LANES",
         value_name = "N",
-        hide_env = true,
         value_parser = clap::value_parser!(u32).range(1..=256)
     )]
     simulated_lanes: Option<u32>,
@@ -53,7 +52,6 @@ pub(in crate::cli) struct WorkFlags {
         long,
         env = "BATCHFIT_AGENT_LEASE",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 30,
         value_parser = clap::value_parser!(u64).range(1..=3600)
     )]
@@ -63,7 +61,6 @@ pub(in crate::cli) struct WorkFlags {
         long,
         env = "BATCHFIT_FIT_DEADLINE",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 60,
         value_parser = clap::value_parser!(u64).range(1..=86_400)
     )]
@@ -88,18 +85,12 @@ impl WorkFlags {
 #[command(next_help_heading = "Options")]
 pub(in crate::cli) struct KeyFlags {
     /// Answer clients without a key on any address; on loopback they need none anyway.
-    #[arg(
-        long,
-        env = "BATCHFIT_ALLOW_ANONYMOUS",
-        hide_env = true,
-        value_parser = truth
-    )]
+    #[arg(long, env = "BATCHFIT_ALLOW_ANONYMOUS", value_parser = truth)]
     allow_anonymous: bool,
     /// Require keys on loopback too, for a service behind a proxy.
     #[arg(
         long,
         env = "BATCHFIT_REQUIRE_KEYS",
-        hide_env = true,
         conflicts_with = "allow_anonymous",
         value_parser = truth
     )]
@@ -109,7 +100,6 @@ pub(in crate::cli) struct KeyFlags {
         long,
         env = "BATCHFIT_KEY_RATE",
         value_name = "N",
-        hide_env = true,
         default_value_t = 200,
         value_parser = clap::value_parser!(u32).range(0..=1_000_000)
     )]
@@ -119,7 +109,6 @@ pub(in crate::cli) struct KeyFlags {
         long,
         env = "BATCHFIT_KEY_CONCURRENCY",
         value_name = "N",
-        hide_env = true,
         default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(0..=1_000_000)
     )]
@@ -164,8 +153,8 @@ pub(in crate::cli) enum KeysCommand {
         #[arg(long, value_name = "NAME")]
         name: String,
         /// read: look; fit: also ask; agent: work as an agent; admin: everything, such as deleting uploads and draining agents.
-        #[arg(long, value_name = "SCOPE", hide_possible_values = true)]
-        scope: ScopeName,
+        #[arg(long, value_name = "SCOPE", hide_possible_values = true, value_parser = scope())]
+        scope: Scope,
     },
     /// List keys, also revoked ones, without their secrets.
     List {
@@ -181,24 +170,10 @@ pub(in crate::cli) enum KeysCommand {
     },
 }
 
-/// A scope as it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum ScopeName {
-    Read,
-    Fit,
-    Agent,
-    Admin,
-}
-
-impl ScopeName {
-    pub(in crate::cli) fn scope(self) -> Scope {
-        match self {
-            ScopeName::Read => Scope::Read,
-            ScopeName::Fit => Scope::Fit,
-            ScopeName::Agent => Scope::Agent,
-            ScopeName::Admin => Scope::Admin,
-        }
-    }
+/// Reads a scope as it is written.
+fn scope() -> impl TypedValueParser<Value = Scope> {
+    let names = PossibleValuesParser::new(Scope::ALL.map(Scope::name));
+    names.map(|name| Scope::named(&name).expect("it is one of them"))
 }
 
 /// Upkeep of the database.
@@ -248,7 +223,6 @@ pub(in crate::cli) struct RetentionFlags {
         long,
         env = "BATCHFIT_KEEP_DAYS",
         value_name = "DAYS",
-        hide_env = true,
         value_parser = clap::value_parser!(u32).range(1..=36_500)
     )]
     keep_days: Option<u32>,

@@ -6,25 +6,19 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts, help};
+use super::super::{AskCudnn, DatabaseFlags, RecorderFlags, Timeouts};
 use super::{KeyFlags, RetentionFlags, WorkFlags, truth};
 use crate::alloc::MemoryLimit;
 use crate::http::HostName;
 use crate::jobs::UploadLimits;
 
 #[derive(Debug, Args)]
-#[command(after_help = help::SERVE)]
 pub(in crate::cli) struct Serve {
     /// A TOML file of settings, named like the flags; flags and environment variables override it.
-    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE", hide_env = true)]
+    #[arg(long, env = "BATCHFIT_CONFIG", value_name = "FILE")]
     pub(in crate::cli) config: Option<PathBuf>,
     /// Log a line for each request.
-    #[arg(
-        long,
-        env = "BATCHFIT_ACCESS_LOG",
-        hide_env = true,
-        value_parser = truth
-    )]
+    #[arg(long, env = "BATCHFIT_ACCESS_LOG", value_parser = truth)]
     pub(in crate::cli) access_log: bool,
     /// Where to listen.
     #[arg(
@@ -70,7 +64,6 @@ pub(in crate::cli) struct UploadFlags {
         long,
         env = "BATCHFIT_UPLOAD_EXPIRY",
         value_name = "SECONDS",
-        hide_env = true,
         default_value_t = 86_400,
         value_parser = clap::value_parser!(u64).range(1..=LONGEST_EXPIRY_S)
     )]
@@ -80,7 +73,6 @@ pub(in crate::cli) struct UploadFlags {
         long,
         env = "BATCHFIT_UPLOAD_SPACE",
         value_name = "BYTES",
-        hide_env = true,
         default_value = "4GiB",
         value_parser = bytes
     )]

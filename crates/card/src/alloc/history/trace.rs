@@ -67,24 +67,17 @@ pub enum Event {
 impl fmt::Display for Event {
     /// Writes PyTorch's name of the action, the address (`-` where there is none) and the size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Event::SegmentAlloc { address, size } => {
-                write!(f, "segment_alloc {address} {}", size.0)
-            }
-            Event::SegmentFree { address, size } => write!(f, "segment_free {address} {}", size.0),
-            Event::SegmentMap { address, size } => write!(f, "segment_map {address} {}", size.0),
-            Event::SegmentUnmap { address, size } => {
-                write!(f, "segment_unmap {address} {}", size.0)
-            }
-            Event::Alloc { address, requested } => write!(f, "alloc {address} {}", requested.0),
-            Event::FreeRequested { address, requested } => {
-                write!(f, "free_requested {address} {}", requested.0)
-            }
-            Event::FreeCompleted { address, requested } => {
-                write!(f, "free_completed {address} {}", requested.0)
-            }
-            Event::OutOfMemory { rounded } => write!(f, "oom - {}", rounded.0),
-        }
+        let (action, address, size) = match *self {
+            Event::SegmentAlloc { address, size } => ("segment_alloc", address, size),
+            Event::SegmentFree { address, size } => ("segment_free", address, size),
+            Event::SegmentMap { address, size } => ("segment_map", address, size),
+            Event::SegmentUnmap { address, size } => ("segment_unmap", address, size),
+            Event::Alloc { address, requested } => ("alloc", address, requested),
+            Event::FreeRequested { address, requested } => ("free_requested", address, requested),
+            Event::FreeCompleted { address, requested } => ("free_completed", address, requested),
+            Event::OutOfMemory { rounded } => return write!(f, "oom - {}", rounded.0),
+        };
+        write!(f, "{action} {address} {}", size.0)
     }
 }
 
@@ -117,19 +110,5 @@ impl Observer for Vec<Event> {
 
     fn forget(&mut self) {
         self.clear();
-    }
-}
-
-impl<O: Observer + ?Sized> Observer for &mut O {
-    fn record(&mut self, event: Event) {
-        (**self).record(event);
-    }
-
-    fn events(&self) -> &[Event] {
-        (**self).events()
-    }
-
-    fn forget(&mut self) {
-        (**self).forget();
     }
 }

@@ -13,7 +13,6 @@ use super::{Card, calibrated};
 /// Knows what scratch memory a library would want, and launches nothing.
 #[derive(Debug, Clone)]
 pub struct SimulatedLauncher {
-    launches: u64,
     workspaces: Lookup<'static>,
     /// The card whose convolutions they are, as the driver calls it.
     product: &'static str,
@@ -104,7 +103,6 @@ impl SimulatedLauncher {
             None => tables.extend(of_architecture),
         }
         SimulatedLauncher {
-            launches: 0,
             workspaces: Lookup::among(tables).with_heuristics(card.zip(installed_heuristics())),
             product,
             split: Bytes(multiprocessors * TILE),
@@ -178,12 +176,10 @@ impl Launcher for SimulatedLauncher {
     }
 
     fn launch(&mut self, _launch: &Launch<'_>) -> Result<(), LaunchError> {
-        self.launches += 1;
         Ok(())
     }
 
     fn finish_step(&mut self) -> Result<StepReport, LaunchError> {
-        self.launches = 0;
         Ok(StepReport::default())
     }
 }

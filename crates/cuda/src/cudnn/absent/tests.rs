@@ -71,7 +71,7 @@ fn a_product_of_matrices_needs_memory_for_the_gradient_of_its_weight() {
 
 #[test]
 fn each_architecture_can_be_described_or_is_refused() {
-    for card in crate::device::sim::CARDS {
+    for card in crate::device::sim::CARDS.iter() {
         let described = CardProperties::of_card(card);
         assert_eq!(
             described.is_some(),

@@ -1,35 +1,194 @@
-//! The engine of this process.
+//! The engine of this process, and the seam to whatever answers requests: it, or a script in a test.
 
 mod spec;
 
 pub(super) use spec::{
-    FitSpec, WITH_BF16, card, is_to_be_recorded, lowered, requested_limit, room_on, simulation,
+    Fallback, FitSpec, MemoryBudget, WITH_BF16, card, for_others, is_to_be_recorded, lowered,
+    outside, requested_limit, room_on, simulation,
 };
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tracing::{debug, warn};
+use utoipa::ToSchema;
 
+use crate::FitResult;
+use crate::device::sim::CARDS;
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError, SearchMode, Workload};
-use crate::probe::{Detail, ProbeReport, Verdict};
+use crate::probe::{Detail, ProbeReport};
 use crate::search::MAX_BATCH;
 use crate::validate::{Purpose, resolve};
 use crate::worker::{Deadlines, RecorderCommand};
-use crate::{Engine, EngineError, FitResult, Isolation, Progress, Work};
 
 use super::answer::{Devices, answer};
 use super::devices::{Catalogue, placed, simulated_instead};
 use super::isolated::fit_isolated;
-use super::memory_budget::MemoryBudget;
 use super::probing::gpu::GpuProber;
 use super::probing::runner::{Observer, Runner as _, StepTime};
-use super::probing::simulator::Simulator;
 use super::recommendation::notes::restarted;
 use super::suggest;
-use spec::Fallback;
+
+/// The error where steps are to be recorded and no recorder was named.
+pub const NO_RECORDER: &str = "steps are recorded by a Python process, and none was named: start batchfit with --recorder PYTHON, an \
+     interpreter that has PyTorch and batchfit's package, on a machine with a GPU";
+
+/// What goes along with work that may take long.
+#[derive(Clone, Copy)]
+pub struct Work<'a> {
+    /// Looked at often: the work ends soon after.
+    pub cancel: &'a Cancel,
+    /// Called as the work goes on.
+    pub progress: &'a dyn Fn(Progress),
+}
+
+impl Work<'_> {
+    /// It is never cancelled, and progress goes nowhere.
+    pub const UNWATCHED: Work<'static> = Work {
+        cancel: &Cancel::NEVER,
+        progress: &|_| {},
+    };
+
+    /// Progress goes nowhere.
+    pub fn quiet(cancel: &Cancel) -> Work<'_> {
+        Work {
+            cancel,
+            ..Work::UNWATCHED
+        }
+    }
+}
+
+/// Where a fit runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// In this process.
+    Shared,
+    /// In a process of its own, for a fit that may have ended a server: whatever it does to its process, this one goes on.
+    OwnProcess,
+}
+
+impl Isolation {
+    /// In a process of its own where that `is_suspect`.
+    pub fn of(is_suspect: bool) -> Isolation {
+        if is_suspect {
+            Isolation::OwnProcess
+        } else {
+            Isolation::Shared
+        }
+    }
+}
+
+/// Answers requests. Every method blocks: call it from a blocking thread.
+pub trait Engine: Send + Sync + 'static {
+    /// What it answers with.
+    fn catalogue(&self) -> &Catalogue;
+
+    /// Finds the largest batch. Returns `Cancelled` soon after the work is cancelled, and `Died` where a process of its own ended more than once.
+    fn fit(&self, request: &Request, isolation: Isolation, work: &Work<'_>) -> Result<FitResult>;
+
+    /// Runs one batch; `Detail::Events` has each allocation and free in the report's `events`, where the engine knows them.
+    fn probe(
+        &self,
+        request: &Request,
+        batch: u64,
+        detail: Detail,
+        cancel: &Cancel,
+    ) -> Result<ProbeReport>;
+}
+
+/// What runs of a search came to, besides their recordings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Runs {
+    /// The largest batch that is looked for.
+    pub ceiling: u64,
+    /// The largest recorded batch that fits, and the bytes that it reserved where they were told.
+    pub largest: Option<(u64, u64)>,
+}
+
+/// How far a fit is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// Probes finished so far.
+    pub probes_done: u32,
+    /// The batch being probed, or probed last.
+    pub batch: u64,
+    /// What is being done, for a person to read.
+    pub note: String,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum EngineError {
+    /// The request turns out to be wrong, for example in a shape.
+    #[error("{0}")]
+    Invalid(RequestError),
+    /// Each process that worked on it alone died.
+    #[error("each process that worked on this fit alone died; the last one {cause}")]
+    Died {
+        /// How the last one ended.
+        cause: String,
+    },
+    /// The device of the request is not there.
+    #[error("{device} is not available: {missing}")]
+    DeviceUnavailable {
+        /// As in the request.
+        device: String,
+        /// What is missing: a driver, a library, a GPU of that number.
+        missing: String,
+        /// Devices that could be asked for instead.
+        simulated: Vec<String>,
+    },
+    /// The device has been in other hands for longer than was to be waited.
+    #[error("{device} is busy: {holder}")]
+    DeviceBusy {
+        /// As resolved.
+        device: String,
+        /// Who uses it, and for how long it was waited for.
+        holder: String,
+    },
+    /// The device is there and did not do its work.
+    #[error("{device} failed: {cause}")]
+    DeviceFailed {
+        /// As resolved.
+        device: String,
+        /// What happened where.
+        cause: String,
+    },
+    /// It was not done within the time that its request and the service give it.
+    #[error(
+        "it was stopped after {seconds} s; ask for fewer variants, or give it more with `timeout_seconds` (on a service up to its --fit-deadline)"
+    )]
+    TimedOut {
+        /// The time.
+        seconds: u64,
+    },
+    /// It was asked to stop.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl EngineError {
+    /// That of a request for a GPU that is not there: any card can be simulated instead.
+    pub fn unavailable(device: &str, missing: String) -> EngineError {
+        let simulated = CARDS.iter().map(|card| format!("sim:{}", card.name));
+        EngineError::DeviceUnavailable {
+            device: device.to_owned(),
+            missing,
+            simulated: simulated.collect(),
+        }
+    }
+}
+
+impl From<RequestError> for EngineError {
+    fn from(invalid: RequestError) -> EngineError {
+        EngineError::Invalid(invalid)
+    }
+}
 
 /// Answers requests with simulations, and with worker processes where there is a GPU.
 ///
@@ -37,13 +196,13 @@ use spec::Fallback;
 #[derive(Debug)]
 pub struct FitEngine {
     /// The batchfit binary, whose `worker` command is a worker.
-    program: PathBuf,
-    deadlines: Deadlines,
+    pub(super) program: PathBuf,
+    pub(super) deadlines: Deadlines,
     /// Who records steps of graphs that are not understood.
-    recorder: Option<RecorderCommand>,
+    pub(super) recorder: Option<RecorderCommand>,
     catalogue: Catalogue,
     /// How many suggestions are answered at a time.
-    threads: usize,
+    pub(super) threads: usize,
 }
 
 /// How long a single probe waits while other processes use its GPU: a client waits for the answer.
@@ -54,7 +213,7 @@ const FRESH_STARTS: u32 = 2;
 impl FitEngine {
     /// An engine whose workers are `program worker`.
     pub fn new(program: PathBuf) -> FitEngine {
-        FitEngine::of(program, Deadlines::default(), None)
+        FitEngine::of(program, Deadlines::USUAL, None)
     }
 
     fn of(program: PathBuf, deadlines: Deadlines, recorder: Option<RecorderCommand>) -> FitEngine {
@@ -87,29 +246,13 @@ impl FitEngine {
         FitEngine::of(self.program, self.deadlines, recorder).with_threads(threads)
     }
 
-    pub(super) fn recorder(&self) -> Option<&RecorderCommand> {
-        self.recorder.as_ref()
-    }
-
-    pub(super) fn program(&self) -> &Path {
-        &self.program
-    }
-
-    pub(super) fn threads(&self) -> usize {
-        self.threads
-    }
-
-    pub(super) fn deadlines(&self) -> Deadlines {
-        self.deadlines
-    }
-
     /// The same request where it is right, on a device of this machine or a simulated one.
-    fn resolve<'a>(
+    pub(super) fn resolve<'a>(
         &self,
         request: &'a Request,
         purpose: Purpose,
         cancel: &Cancel,
-    ) -> Result<Cow<'a, Request>, EngineError> {
+    ) -> Result<Cow<'a, Request>> {
         resolve(request, purpose, cancel, |_| {
             let placed = placed(request, || self.catalogue.inventory())?;
             let is_simulated = matches!(placed.device, DeviceChoice::Sim(_));
@@ -118,11 +261,7 @@ impl FitEngine {
     }
 
     /// The answer to a request that was resolved, whatever changes of it are asked for.
-    pub(super) fn answer(
-        &self,
-        request: &Request,
-        work: &Work<'_>,
-    ) -> Result<FitResult, EngineError> {
+    pub(super) fn answer(&self, request: &Request, work: &Work<'_>) -> Result<FitResult> {
         if request.lengths.is_some() || request.soak.is_some() {
             return self.fit_in_parts(request, work);
         }
@@ -174,12 +313,7 @@ impl Engine for FitEngine {
         &self.catalogue
     }
 
-    fn fit(
-        &self,
-        request: &Request,
-        isolation: Isolation,
-        work: &Work<'_>,
-    ) -> Result<FitResult, EngineError> {
+    fn fit(&self, request: &Request, isolation: Isolation, work: &Work<'_>) -> Result<FitResult> {
         let placed = self.resolve(request, Purpose::Fit, work.cancel)?;
         // What ends where steps are recorded is a recorder, and no process of ours.
         let is_apart =
@@ -212,7 +346,7 @@ impl Engine for FitEngine {
         batch: u64,
         detail: Detail,
         cancel: &Cancel,
-    ) -> Result<ProbeReport, EngineError> {
+    ) -> Result<ProbeReport> {
         let placed = self.resolve(request, Purpose::Probe(batch), cancel)?;
         let mut report = self.probe_in(&placed, batch, detail, cancel)?;
         report.notes.extend(simulated_instead(request, &placed));
@@ -220,65 +354,7 @@ impl Engine for FitEngine {
     }
 }
 
-/// A request about a simulated card that has one variant, looked at a sample at a time.
-pub(super) struct One<'a> {
-    engine: &'a FitEngine,
-    request: &'a Request,
-    spec: FitSpec<'a>,
-    simulator: Simulator,
-}
-
-impl One<'_> {
-    /// How one sample runs, and whether it leaves headroom.
-    pub(super) fn sample(&mut self) -> Result<(Verdict, bool), EngineError> {
-        let One {
-            spec, simulator, ..
-        } = self;
-        let variant = &spec.request.variants[0];
-        let limit = spec.budget.limit(&variant.parallel);
-        simulator.safety(&spec.request, variant, 1, limit)
-    }
-
-    /// The answer, where the request is right.
-    pub(super) fn answer(mut self, observer: &Observer<'_>) -> Result<FitResult, EngineError> {
-        let cancel = observer.cancel();
-        self.engine.resolve(self.request, Purpose::Fit, cancel)?;
-        let devices = Devices {
-            simulated: &mut self.simulator,
-            real: None,
-        };
-        answer(&self.spec, devices, observer)
-    }
-}
-
 impl FitEngine {
-    /// Opens such a request; `None` where it is another one, or is wrong.
-    pub(super) fn one<'a>(
-        &'a self,
-        request: &'a Request,
-        observer: &'a Observer<'a>,
-    ) -> Result<Option<One<'a>>, EngineError> {
-        let is_alone = request.lengths.is_none() && request.soak.is_none();
-        if !is_alone || request.variants.len() > 1 {
-            return Ok(None);
-        }
-        let is_recorded = is_to_be_recorded(request, observer.cancel());
-        let opened = is_recorded.and_then(|is_recorded| {
-            let open = || self.open(request, self.deadlines, Fallback::Fail, observer);
-            (!is_recorded).then(open).transpose()
-        });
-        match opened {
-            Ok(opened) => Ok(opened.map(|(spec, simulator, _)| One {
-                engine: self,
-                request,
-                spec,
-                simulator,
-            })),
-            Err(EngineError::Cancelled) => Err(EngineError::Cancelled),
-            Err(_) => Ok(None),
-        }
-    }
-
     /// Runs one batch; what is told of a GPU's own steps is never their events.
     pub(super) fn probe_in(
         &self,
@@ -286,7 +362,7 @@ impl FitEngine {
         batch: u64,
         detail: Detail,
         cancel: &Cancel,
-    ) -> Result<ProbeReport, EngineError> {
+    ) -> Result<ProbeReport> {
         let variant = &request.variants[0];
         if is_to_be_recorded(request, cancel)? {
             return self.probe_recorded(request, batch, detail, cancel);

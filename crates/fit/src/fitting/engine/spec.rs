@@ -5,9 +5,11 @@ use std::borrow::Cow;
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
 use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
-use crate::device::sim::{Card, CardMemory, PROCESS_OVERHEAD, Workspaces};
+use crate::device::sim::{
+    Card, CardMemory, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD, Workspaces,
+};
+use crate::fitting::Result;
 use crate::fitting::devices::{Resolved, resolve, together};
-use crate::fitting::memory_budget::MemoryBudget;
 use crate::fitting::probing::gpu::GpuProber;
 use crate::fitting::probing::runner::{Observer, Runner as _};
 use crate::fitting::probing::simulator::Simulator;
@@ -26,23 +28,23 @@ use crate::{EngineError, Environment};
 use super::FitEngine;
 
 /// A request with all that its answer follows from.
-pub(in crate::fitting) struct FitSpec<'a> {
+pub(crate) struct FitSpec<'a> {
     /// Of recordings with as many micro-steps as they have, at least.
-    pub(in crate::fitting) request: Cow<'a, Request>,
+    pub(crate) request: Cow<'a, Request>,
     /// What there is for the allocator.
-    pub(in crate::fitting) budget: MemoryBudget,
+    pub(crate) budget: MemoryBudget,
     /// The largest batch that may be tried: the graph holds for no larger one.
-    pub(in crate::fitting) ceiling: u64,
-    pub(in crate::fitting) environment: Environment,
+    pub(crate) ceiling: u64,
+    pub(crate) environment: Environment,
     /// What the reader should know whatever the answer is.
-    pub(in crate::fitting) notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
     /// What was assumed of the model.
-    pub(in crate::fitting) assumptions: Vec<String>,
+    pub(crate) assumptions: Vec<String>,
 }
 
 /// What is to be done where a GPU is there and its workers are lost before it is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fallback {
+pub(crate) enum Fallback {
     /// To answer by simulation, and say why.
     Simulate,
     /// To fail.
@@ -51,13 +53,13 @@ pub(super) enum Fallback {
 
 impl FitEngine {
     /// Opens the device of a request that was resolved.
-    pub(super) fn open<'a>(
+    pub(crate) fn open<'a>(
         &self,
         request: &'a Request,
         deadlines: Deadlines,
         fallback: Fallback,
         observer: &'a Observer<'a>,
-    ) -> Result<(FitSpec<'a>, Simulator, Option<GpuProber<'a>>), EngineError> {
+    ) -> Result<(FitSpec<'a>, Simulator, Option<GpuProber<'a>>)> {
         let cancel = observer.cancel();
         let lowered = lowered(request, cancel)?;
         let workload = &lowered.workload;
@@ -153,7 +155,7 @@ impl FitEngine {
         (name, listed, gpu): (String, &[Gpu], Gpu),
         (deadlines, fallback, observer): (Deadlines, Fallback, &'a Observer<'a>),
         notes: &mut Vec<String>,
-    ) -> Result<(Option<GpuProber<'a>>, Ready), EngineError> {
+    ) -> Result<(Option<GpuProber<'a>>, Ready)> {
         let devices = if request.is_parallel() {
             together(&request.device, listed, request.world_size)
         } else {
@@ -198,19 +200,13 @@ fn unopened(gpu: Gpu) -> Ready {
 }
 
 /// The request's graph, unless `cancel` becomes true while it is read.
-pub(in crate::fitting) fn lowered<'a>(
-    request: &'a Request,
-    cancel: &Cancel,
-) -> Result<&'a Lowered, EngineError> {
+pub(crate) fn lowered<'a>(request: &'a Request, cancel: &Cancel) -> Result<&'a Lowered> {
     let read = with_cancel(cancel, || request.lower()).ok_or(EngineError::Cancelled)?;
     Ok(read?)
 }
 
 /// Whether steps have to be recorded, unless `cancel` becomes true while the graph is read.
-pub(in crate::fitting) fn is_to_be_recorded(
-    request: &Request,
-    cancel: &Cancel,
-) -> Result<bool, EngineError> {
+pub(crate) fn is_to_be_recorded(request: &Request, cancel: &Cancel) -> Result<bool> {
     if request.search == SearchMode::Recorded {
         return Ok(true);
     }
@@ -226,11 +222,11 @@ fn capability(ready: &Ready) -> Capability {
 }
 
 /// What simulates a request about a simulated card, and what there is for the allocator.
-pub(in crate::fitting) fn simulation(
+pub(crate) fn simulation(
     request: &Request,
     card: &'static Card,
     cancel: &Cancel,
-) -> Result<(Simulator, MemoryBudget), EngineError> {
+) -> Result<(Simulator, MemoryBudget)> {
     let workload = &lowered(request, cancel)?.workload;
     let settings = settings_in_force(request, workload)?;
     let untold = (Vec::new(), Vec::new());
@@ -293,7 +289,7 @@ fn simulated<'a>(
 }
 
 /// The simulated card that a request names; `None` where that is a real one.
-pub(in crate::fitting) fn card(request: &Request) -> Option<&'static Card> {
+pub(crate) fn card(request: &Request) -> Option<&'static Card> {
     match &request.device {
         DeviceChoice::Sim(name) => Card::find(name),
         DeviceChoice::Auto
@@ -331,11 +327,7 @@ fn other_card(workload: &Workload, memory: CardMemory, notes: &mut Vec<String>) 
 }
 
 /// What a request leaves its allocator of a card that it has alone.
-pub(in crate::fitting) fn room_on(
-    request: &Request,
-    settings: &Settings,
-    memory: CardMemory,
-) -> MemoryBudget {
+pub(crate) fn room_on(request: &Request, settings: &Settings, memory: CardMemory) -> MemoryBudget {
     MemoryBudget {
         asked: requested_limit(request, settings, memory),
         available: memory.available,
@@ -344,7 +336,7 @@ pub(in crate::fitting) fn room_on(
 }
 
 /// The limit that a request names: its own, or the fraction in its allocator settings.
-pub(in crate::fitting) fn requested_limit(
+pub(crate) fn requested_limit(
     request: &Request,
     settings: &Settings,
     memory: CardMemory,
@@ -357,7 +349,7 @@ pub(in crate::fitting) fn requested_limit(
 }
 
 /// The first compute capability with bfloat16 (NVIDIA's CUDA C++ Programming Guide, "Arithmetic Instructions").
-pub(in crate::fitting) const WITH_BF16: (u32, u32) = (8, 0);
+pub(crate) const WITH_BF16: (u32, u32) = (8, 0);
 
 /// What a reader should know of a card's compute capability.
 fn of_generation(compute: (u32, u32), request: &Request) -> Vec<String> {
@@ -388,37 +380,60 @@ fn strategies(request: &Request) -> impl Iterator<Item = &Parallel> {
     request.variants.iter().map(|variant| &variant.parallel)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::RequestDocument;
+/// What is on a card for PyTorch's allocator, and how much of it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MemoryBudget {
+    /// The limit that the request names, if it does.
+    pub(crate) asked: Option<Bytes>,
+    /// What a process has that trains alone; of ranks that were measured, what each has.
+    pub(crate) available: Bytes,
+    /// Whether what ranks need to talk to each other is off it already.
+    pub(crate) is_of_rank: bool,
+}
 
-    const TOTAL: Bytes = Bytes::gib(16);
-    const AVAILABLE: Bytes = Bytes::gib(15);
+/// What a process holds outside its allocator, by how it trains with others.
+pub(crate) fn outside(parallel: &Parallel) -> Bytes {
+    match parallel {
+        // One rank communicates with no other.
+        one if one.world_size() == 1 => PROCESS_OVERHEAD,
+        Parallel::None => PROCESS_OVERHEAD,
+        Parallel::Ddp(_) | Parallel::Zero1(_) => RANK_OVERHEAD,
+        Parallel::Fsdp2(_) => SHARDED_OVERHEAD,
+    }
+}
 
-    #[test]
-    fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
-        let request = |text: &str| {
-            let document = RequestDocument::from_json(text.as_bytes()).unwrap();
-            Request::parse(document).unwrap()
-        };
-        let memory = CardMemory {
-            total: TOTAL,
-            available: AVAILABLE,
-        };
-        let model = r#""model": {"preset": "resnet18"}, "device": "sim:t4""#;
-        let none = request(&format!("{{{model}}}"));
-        let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
-        let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
+/// How much of that is for talking to others.
+pub(crate) fn for_others(parallel: &Parallel) -> Bytes {
+    outside(parallel).saturating_sub(PROCESS_OVERHEAD)
+}
 
-        assert_eq!(requested_limit(&none, &Settings::default(), memory), None);
-        assert_eq!(
-            requested_limit(&half, &quarter, memory),
-            Some(Bytes::gib(8))
-        );
-        assert_eq!(
-            requested_limit(&none, &quarter, memory),
-            Some(Bytes::gib(4))
-        );
+impl MemoryBudget {
+    /// What each of several processes that train so has.
+    pub(crate) fn available(&self, parallel: &Parallel) -> Bytes {
+        if self.is_of_rank {
+            return self.available;
+        }
+        self.available.saturating_sub(for_others(parallel))
+    }
+
+    /// What its allocator may reserve: what was asked for, or all there is.
+    pub(crate) fn limit(&self, parallel: &Parallel) -> Bytes {
+        let available = self.available(parallel);
+        self.asked.map_or(available, |asked| asked.min(available))
+    }
+
+    /// What a reader is told where more is asked for than there is.
+    pub(crate) fn note<'a>(
+        &self,
+        strategies: impl Iterator<Item = &'a Parallel>,
+    ) -> Option<String> {
+        let asked = self.asked?;
+        let least = strategies.map(|parallel| self.available(parallel)).min()?;
+        (asked > least).then(|| {
+            format!(
+                "the memory limit of {asked} is more than the {least} that the device has for PyTorch's allocator; \
+                 the answer is for {least}"
+            )
+        })
     }
 }

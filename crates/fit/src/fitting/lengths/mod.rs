@@ -7,11 +7,11 @@
 mod safety;
 mod table;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map;
+use std::collections::{BTreeMap, btree_map};
 
 use super::engine::FitEngine;
 use super::plan::BatchTarget;
+use crate::fitting::Result;
 use crate::fitting::recommendation::alternate_plan::{lowered_to, nothing_of};
 use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
@@ -37,7 +37,7 @@ pub(super) fn fit_each<'a>(
     request: &'a Request,
     lengths: &'a Lengths,
     work: &'a Work<'a>,
-) -> Result<(FitResult, EachLength<'a>), EngineError> {
+) -> Result<(FitResult, EachLength<'a>)> {
     let mut asking = LengthRunner {
         engine,
         lengths,
@@ -80,7 +80,7 @@ struct LengthRunner<'a> {
 
 impl LengthRunner<'_> {
     /// The answer to a question about the length at a place.
-    fn fit(&mut self, question: &Request, place: usize) -> Result<FitResult, EngineError> {
+    fn fit(&mut self, question: &Request, place: usize) -> Result<FitResult> {
         let length = self.lengths.each[place].length;
         let probes = std::cell::Cell::new(0);
         let told = |inner: Progress| {
@@ -112,14 +112,11 @@ impl LengthRunner<'_> {
 impl EachLength<'_> {
     /// Which length decides, with which variant, and what the request is answered with there. It is the one whose batch is smallest, of
     /// equal ones the longest. All lengths train alike, so the variant that is best there is that of all.
-    fn deciding(
-        &self,
-        asking: &mut LengthRunner<'_>,
-    ) -> Result<(usize, Variant, FitResult), EngineError> {
+    fn deciding(&self, asking: &mut LengthRunner<'_>) -> Result<(usize, Variant, FitResult)> {
         let has_wish = self.request.target_batch.is_some()
             || self.request.objective != Objective::LargestBatch;
         let mut answers: BTreeMap<usize, FitResult> = BTreeMap::new();
-        let mut answer = |place: usize| -> Result<FitResult, EngineError> {
+        let mut answer = |place: usize| -> Result<FitResult> {
             Ok(match answers.entry(place) {
                 btree_map::Entry::Occupied(known) => known.get().clone(),
                 btree_map::Entry::Vacant(unknown) => {
@@ -156,7 +153,7 @@ impl EachLength<'_> {
     }
 
     /// The table of a variant that was not the best when the table was made.
-    pub(super) fn table_of(&self, variant: &Variant) -> Result<LengthTable, EngineError> {
+    pub(super) fn table_of(&self, variant: &Variant) -> Result<LengthTable> {
         let mut safety = Safety::new(self.request, self.lengths, variant.clone(), self.cancel);
         self.table(self.smallest(variant), &mut safety)
     }
@@ -167,7 +164,7 @@ impl EachLength<'_> {
         table: &LengthTable,
         safety: &mut Safety<'_>,
         best: &mut Recommendation,
-    ) -> Result<(), EngineError> {
+    ) -> Result<()> {
         let name = self.lengths.of.name();
         let decides = table.decides;
         if best.micro_batch == 0 {
@@ -229,11 +226,7 @@ impl EachLength<'_> {
 }
 
 /// The question about one length.
-pub(super) fn at(
-    request: &Request,
-    lengths: &Lengths,
-    length: Length,
-) -> Result<Request, EngineError> {
+pub(super) fn at(request: &Request, lengths: &Lengths, length: Length) -> Result<Request> {
     let question = request.at(length);
     question.map_err(|invalid| about(EngineError::Invalid(invalid), lengths, length))
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::at;
 use crate::EngineError;
+use crate::fitting::Result;
 use crate::fitting::composite::simulated_probe;
 use crate::fitting::plan::BatchTarget;
 use crate::fitting::variant_search::micro_steps;
@@ -88,7 +89,7 @@ impl<'a> Safety<'a> {
         length: Length,
         steps: u64,
         batch: u64,
-    ) -> Result<Option<bool>, EngineError> {
+    ) -> Result<Option<bool>> {
         let run = micro_steps(steps.max(1));
         if let Some(known) = self.known.get(&(length, run, batch)) {
             return Ok(Some(*known));
@@ -116,12 +117,7 @@ impl<'a> Safety<'a> {
     }
 
     /// Whether so many steps of a batch leave headroom at each of these lengths.
-    fn everywhere(
-        &mut self,
-        lengths: &[Length],
-        steps: u64,
-        batch: u64,
-    ) -> Result<Option<bool>, EngineError> {
+    fn everywhere(&mut self, lengths: &[Length], steps: u64, batch: u64) -> Result<Option<bool>> {
         let likely = self.refused.filter(|refused| lengths.contains(refused));
         for length in likely.iter().chain(lengths) {
             match self.leaves_headroom(*length, steps, batch)? {
@@ -142,7 +138,7 @@ impl<'a> Safety<'a> {
         lengths: &[Length],
         candidates: impl Iterator<Item = T>,
         plan: impl Fn(T) -> (u64, u64),
-    ) -> Result<Outcome<T>, EngineError> {
+    ) -> Result<Outcome<T>> {
         for candidate in candidates {
             let (steps, batch) = plan(candidate);
             match self.everywhere(lengths, steps, batch)? {
@@ -160,7 +156,7 @@ impl<'a> Safety<'a> {
         lengths: &[Length],
         steps: u64,
         most: u64,
-    ) -> Result<Outcome<u64>, EngineError> {
+    ) -> Result<Outcome<u64>> {
         self.refused = None;
         let candidates = std::iter::once(most).chain(below(most));
         self.first(lengths, candidates, |batch| (steps, batch))
@@ -168,11 +164,7 @@ impl<'a> Safety<'a> {
 
     /// A plan that leaves headroom at all lengths: this, or one with a smaller micro-batch. With a target it is the one with the fewest
     /// steps that makes it, or else comes closest.
-    pub(super) fn plan(
-        &mut self,
-        asked: &Plan,
-        goal: BatchTarget,
-    ) -> Result<Outcome<Plan>, EngineError> {
+    pub(super) fn plan(&mut self, asked: &Plan, goal: BatchTarget) -> Result<Outcome<Plan>> {
         self.refused = None;
         let lengths: Vec<Length> = self.lengths.each.iter().map(|one| one.length).collect();
         let of_plan = |plan: Plan| (plan.accumulation_steps, plan.micro_batch);

@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use super::safety::{Outcome, Safety};
 use super::{EachLength, of_variant};
+use crate::fitting::Result;
 use crate::model::{Length, LengthCount, LengthOf, Lengths};
 use crate::search::{LengthBatch, buckets, budget, padding};
-use crate::{
-    Bucket, EngineError, FitResult, LengthRow, LengthTable, Recommendation, VariantResult,
-};
+use crate::{Bucket, FitResult, LengthRow, LengthTable, Recommendation, VariantResult};
 
 /// Into how many buckets lengths are put where the request does not say it.
 const USUAL_BUCKETS: u64 = 4;
@@ -22,11 +21,7 @@ const MOST_LOWERED: usize = 64;
 
 impl EachLength<'_> {
     /// The table of the variant that `safety` is about, and whose batch is smallest at the length at a place.
-    pub(super) fn table(
-        &self,
-        decides: usize,
-        safety: &mut Safety<'_>,
-    ) -> Result<LengthTable, EngineError> {
+    pub(super) fn table(&self, decides: usize, safety: &mut Safety<'_>) -> Result<LengthTable> {
         let (lengths, fits) = (self.lengths, &self.fits);
         let rows = rows(lengths, fits, decides, safety);
         let all: Vec<LengthBatch> = rows.iter().map(of_length).collect();
@@ -108,11 +103,7 @@ fn rows(
 }
 
 /// What lengths have in common that are put together.
-fn bucket(
-    rows: &[LengthRow],
-    all: &[LengthBatch],
-    safety: &mut Safety<'_>,
-) -> Result<Bucket, EngineError> {
+fn bucket(rows: &[LengthRow], all: &[LengthBatch], safety: &mut Safety<'_>) -> Result<Bucket> {
     let count = all
         .iter()
         .fold(0_u64, |sum, one| sum.saturating_add(one.count));
@@ -165,7 +156,7 @@ fn allow(table: &mut LengthTable, budget: Option<u64>) {
 
 /// Lowers the budget until all batches that it allows leave headroom, as far as simulation can be asked: memory is not monotone in
 /// the batch.
-fn lower(table: &mut LengthTable, safety: &mut Safety<'_>) -> Result<(), EngineError> {
+fn lower(table: &mut LengthTable, safety: &mut Safety<'_>) -> Result<()> {
     'budgets: for _ in 0..MOST_LOWERED {
         for row in &table.rows {
             let Some(batch) = row.within_budget else {

@@ -3,21 +3,22 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::fitting::Result;
 use crate::graph::Graph;
 use crate::model::{Request, RequestError, Variant};
 use crate::probe::{Detail, Evidence, Verdict};
 use crate::units::Bytes;
 use crate::worker::{
     Deadlines, Opening, ProbeOrder, Ready, Refusal, Supervisor, WorkerCommand, WorkerError,
+    WorkerStats,
 };
 use crate::{EngineError, GpuRun, GpuWork};
 
 use super::runner::{Observer, ProbeOutcome, Runner, RunnerDevice};
-use crate::fitting::recommendation::assumed::Assumed;
-use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// A GPU in the hands of a worker.
-pub(in crate::fitting) struct GpuProber<'a> {
+pub(crate) struct GpuProber<'a> {
     device: String,
     supervisor: Supervisor,
     observer: &'a Observer<'a>,
@@ -31,21 +32,21 @@ pub(in crate::fitting) struct GpuProber<'a> {
 
 /// The lowest limit that other processes left to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::fitting) struct Lowered {
-    pub(in crate::fitting) limit: Bytes,
-    pub(in crate::fitting) used_by_others: Bytes,
+pub(crate) struct Lowered {
+    pub(crate) limit: Bytes,
+    pub(crate) used_by_others: Bytes,
 }
 
 impl<'a> GpuProber<'a> {
     /// Starts a worker that opens its device for the probes of one request, as soon as it is its turn: a certain
     /// GPU, or with `auto` one that is free. For ranks that train together, one for each of their GPUs.
-    pub(in crate::fitting) fn open(
+    pub(crate) fn open(
         program: &Path,
         deadlines: Deadlines,
         devices: &[String],
         (request, graph): (&Request, &Graph),
         observer: &'a Observer<'a>,
-    ) -> Result<(GpuProber<'a>, Ready), EngineError> {
+    ) -> Result<(GpuProber<'a>, Ready)> {
         let device = devices.join(",");
         let opening = Opening {
             devices: devices.to_vec(),
@@ -73,23 +74,27 @@ impl<'a> GpuProber<'a> {
     }
 
     /// What was done so far.
-    pub(in crate::fitting) fn work(&self) -> GpuWork {
-        let account = self.supervisor.account();
-        let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        GpuWork {
-            probes: count(self.runs.len()),
-            out_of_memory: count(self.runs.iter().filter(is_out).count()),
-            workers: account.workers,
-            worker_start_ms: milliseconds(account.start),
-            waited_ms: milliseconds(account.waited),
-            runs: self.runs.clone(),
-        }
+    pub(crate) fn work(&self) -> GpuWork {
+        gpu_work(self.supervisor.account(), &self.runs)
     }
 
     /// What other processes left at least, if that was less than probes were to have.
-    pub(in crate::fitting) fn take_lowered(&mut self) -> Option<Lowered> {
+    pub(crate) fn take_lowered(&mut self) -> Option<Lowered> {
         self.lowered.take()
+    }
+}
+
+/// What processes cost that ran these probes.
+pub(crate) fn gpu_work(cost: WorkerStats, runs: &[GpuRun]) -> GpuWork {
+    let is_out = |run: &&GpuRun| run.verdict == Verdict::OutOfMemory;
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    GpuWork {
+        probes: count(runs.len()),
+        out_of_memory: count(runs.iter().filter(is_out).count()),
+        workers: cost.workers,
+        worker_start_ms: milliseconds(cost.start),
+        waited_ms: milliseconds(cost.waited),
+        runs: runs.to_vec(),
     }
 }
 
@@ -113,7 +118,7 @@ impl Runner for GpuProber<'_> {
         batch: u64,
         limit: Bytes,
         _detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let began = Instant::now();
         let order = ProbeOrder {
             variant: variant.clone(),
@@ -156,7 +161,7 @@ impl Runner for GpuProber<'_> {
 }
 
 /// A worker's trouble in the words of a job.
-pub(in crate::fitting) fn translated(error: WorkerError, device: &str) -> EngineError {
+pub(crate) fn translated(error: WorkerError, device: &str) -> EngineError {
     let failed = |cause: String| EngineError::DeviceFailed {
         device: device.to_owned(),
         cause,

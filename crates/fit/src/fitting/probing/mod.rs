@@ -1,5 +1,5 @@
 //! What a fit asks of a device, simulated or real.
 
-pub(in crate::fitting) mod gpu;
-pub(in crate::fitting) mod runner;
-pub(in crate::fitting) mod simulator;
+pub(crate) mod gpu;
+pub(crate) mod runner;
+pub(crate) mod simulator;

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::Variant;
 use crate::probe::{Detail, Evidence, Outline, ProbeReport, SpeedFrom, Verdict};
@@ -10,46 +11,49 @@ use crate::program::Program;
 use crate::search::Goal;
 use crate::units::Bytes;
 use crate::worker::Caller;
-use crate::{EngineError, Progress, Work};
+use crate::{EngineError, Headroom, Progress, Work};
 
 use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom};
 
 /// A finished probe.
 #[derive(Debug, Clone)]
-pub(in crate::fitting) struct ProbeOutcome {
+pub(crate) struct ProbeOutcome {
     /// What it found.
-    pub(in crate::fitting) report: ProbeReport,
+    pub(crate) report: ProbeReport,
     /// How long it took, loading included.
-    pub(in crate::fitting) wall_ms: f64,
+    pub(crate) wall_ms: f64,
     /// What it had to assume, in order.
-    pub(in crate::fitting) uncertainties: Vec<Uncertainty>,
+    pub(crate) uncertainties: Vec<Uncertainty>,
     /// Who says what is left free.
-    pub(in crate::fitting) headroom: VariantHeadroom,
+    pub(crate) headroom: VariantHeadroom,
 }
 
 impl ProbeOutcome {
     /// The headroom below `limit`.
-    pub(in crate::fitting) fn headroom(&self, limit: Bytes) -> Bytes {
+    pub(crate) fn headroom(&self, limit: Bytes) -> Bytes {
         self.headroom.bytes(&self.uncertainties, limit)
     }
 
     /// Whether it ran steadily and left `headroom` free.
-    pub(in crate::fitting) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
+    pub(crate) fn leaves(&self, headroom: Bytes, limit: Bytes) -> bool {
         // What ran without a retry runs the same under any limit that it did not pass.
         Goal::FinishSteadily.is_met_by(self.report.course())
             && Bytes(self.report.peak_reserved_bytes) <= limit.saturating_sub(headroom)
     }
-}
 
-impl ProbeOutcome {
+    /// The same for the answer's document.
+    pub(crate) fn document(&self, limit: Bytes) -> Headroom {
+        self.headroom.document(&self.uncertainties, limit)
+    }
+
     /// Whether it runs steadily, and would where `headroom` less than `limit` can be had, which `within` says where the peak does
     /// not. See Note [Steady batches] in `search`.
-    pub(in crate::fitting) fn is_safe(
+    pub(crate) fn is_safe(
         &self,
         headroom: Bytes,
         limit: Bytes,
-        within: impl FnOnce(Bytes) -> Result<ProbeOutcome, EngineError>,
-    ) -> Result<bool, EngineError> {
+        within: impl FnOnce(Bytes) -> Result<ProbeOutcome>,
+    ) -> Result<bool> {
         let is_steady =
             |probed: &ProbeOutcome| Goal::FinishSteadily.is_met_by(probed.report.course());
         if self.leaves(headroom, limit) || !is_steady(self) || headroom >= limit {
@@ -61,7 +65,7 @@ impl ProbeOutcome {
 
 /// How long an optimizer step takes, as far as that is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::fitting) enum StepTime {
+pub(crate) enum StepTime {
     /// So many seconds, all its micro-steps together.
     Seconds(f64, SpeedFrom),
     /// Unknown, for this reason.
@@ -70,11 +74,7 @@ pub(in crate::fitting) enum StepTime {
 
 impl StepTime {
     /// An optimizer step of `steps` micro-steps by a probe that ran `micro_steps` of them, unless its report knows better.
-    pub(in crate::fitting) fn measured(
-        report: &ProbeReport,
-        micro_steps: u32,
-        steps: u64,
-    ) -> StepTime {
+    pub(crate) fn measured(report: &ProbeReport, micro_steps: u32, steps: u64) -> StepTime {
         let ran = report.micro_steps_run.unwrap_or(micro_steps);
         // The first step also tunes and fills caches.
         let warm = report.steps.iter().skip(1);
@@ -93,7 +93,7 @@ impl StepTime {
     }
 
     /// Writes it into the report of a probe whose steps finish.
-    pub(in crate::fitting) fn write_to(self, report: &mut ProbeReport) {
+    pub(crate) fn write_to(self, report: &mut ProbeReport) {
         let ends = matches!(report.verdict, Verdict::Fits | Verdict::FitsWithRetries);
         if let (StepTime::Seconds(seconds, from), true) = (self, ends) {
             report.optimizer_step_ms = Some(1000.0 * seconds);
@@ -102,7 +102,7 @@ impl StepTime {
     }
 
     /// Samples a second on one GPU, of so many micro-steps of so many samples.
-    pub(in crate::fitting) fn speed(self, steps: u64, batch: u64) -> Option<f64> {
+    pub(crate) fn speed(self, steps: u64, batch: u64) -> Option<f64> {
         match self {
             StepTime::Seconds(seconds, _) => Some(batch as f64 * steps as f64 / seconds),
             StepTime::Unknown(_) => None,
@@ -112,24 +112,24 @@ impl StepTime {
 
 /// What a runner runs on.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::fitting) struct RunnerDevice<'a> {
+pub(crate) struct RunnerDevice<'a> {
     /// As a request would name it.
-    pub(in crate::fitting) name: &'a str,
+    pub(crate) name: &'a str,
     /// Whether its kernels run.
-    pub(in crate::fitting) evidence: Evidence,
+    pub(crate) evidence: Evidence,
     /// The largest batch that was recorded, where it answers from recordings.
-    pub(in crate::fitting) largest_recorded: Option<u64>,
+    pub(crate) largest_recorded: Option<u64>,
     /// Whether it can run nothing any more, and nothing can take its place.
-    pub(in crate::fitting) is_lost: bool,
+    pub(crate) is_lost: bool,
 }
 
 /// Runs probes of the model of one request on one device.
-pub(in crate::fitting) trait Runner {
+pub(crate) trait Runner {
     /// What it runs on.
     fn device(&self) -> RunnerDevice<'_>;
 
     /// The step program of a variant; `None` where only a probe can tell what it needs.
-    fn program(&mut self, _: &Variant) -> Result<Option<&Program>, EngineError> {
+    fn program(&mut self, _: &Variant) -> Result<Option<&Program>> {
         Ok(None)
     }
 
@@ -140,28 +140,23 @@ pub(in crate::fitting) trait Runner {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError>;
+    ) -> Result<ProbeOutcome>;
 
     /// How long an optimizer step of so many micro-steps takes, without running it: of a variant with as many, or with several.
-    fn step_time(
-        &mut self,
-        _: &Variant,
-        _batch: u64,
-        _steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    fn step_time(&mut self, _: &Variant, _batch: u64, _steps: u64) -> Result<StepTime> {
         Ok(StepTime::Unknown("nothing was run that tells it"))
     }
 }
 
 /// Reports progress, and notices when the work is cancelled.
-pub(in crate::fitting) struct Observer<'a> {
+pub(crate) struct Observer<'a> {
     work: Work<'a>,
     probes: Cell<u32>,
     batch: Cell<u64>,
 }
 
 impl<'a> Observer<'a> {
-    pub(in crate::fitting) fn new(work: &Work<'a>) -> Observer<'a> {
+    pub(crate) fn new(work: &Work<'a>) -> Observer<'a> {
         Observer {
             work: *work,
             probes: Cell::new(0),
@@ -170,7 +165,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Announces a probe of `batch`, unless the work is cancelled.
-    pub(in crate::fitting) fn before(&self, batch: u64, note: &str) -> Result<(), EngineError> {
+    pub(crate) fn before(&self, batch: u64, note: &str) -> Result<()> {
         if self.work.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -180,7 +175,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Tells what goes on.
-    pub(in crate::fitting) fn tell(&self, note: &str) {
+    pub(crate) fn tell(&self, note: &str) {
         (self.work.progress)(Progress {
             probes_done: self.probes.get(),
             batch: self.batch.get(),
@@ -189,17 +184,17 @@ impl<'a> Observer<'a> {
     }
 
     /// Becomes true when the work is cancelled.
-    pub(in crate::fitting) fn cancel(&self) -> &'a Cancel {
+    pub(crate) fn cancel(&self) -> &'a Cancel {
         self.work.cancel
     }
 
     /// Counts a finished probe.
-    pub(in crate::fitting) fn after(&self) {
+    pub(crate) fn after(&self) {
         self.probes.set(self.probes.get() + 1);
     }
 
     /// Calls a worker for the caller of this work.
-    pub(in crate::fitting) fn call<T>(&self, work: impl FnOnce(Caller<'_>) -> T) -> T {
+    pub(crate) fn call<T>(&self, work: impl FnOnce(Caller<'_>) -> T) -> T {
         work(Caller {
             cancel: self.work.cancel,
             notice: &|note| self.tell(note),
@@ -208,13 +203,15 @@ impl<'a> Observer<'a> {
 }
 
 /// A prober that remembers the probes of one variant, and tells a observer of each new one.
-pub(in crate::fitting) struct ProbeCache<'a> {
+pub(crate) struct ProbeCache<'a> {
     prober: &'a mut dyn Runner,
     observer: &'a Observer<'a>,
     variant: Variant,
-    limit: Bytes,
-    ceiling: u64,
-    headroom: VariantHeadroom,
+    pub(crate) limit: Bytes,
+    /// The largest batch that may be an answer.
+    pub(crate) ceiling: u64,
+    /// That of its probes.
+    pub(crate) headroom: VariantHeadroom,
     /// By accumulation and batch.
     seen: BTreeMap<(u32, u64), ProbeOutcome>,
     /// By accumulation, the largest batch whose outline is seen to be within the limit, and the smallest that is not.
@@ -222,12 +219,12 @@ pub(in crate::fitting) struct ProbeCache<'a> {
 }
 
 impl<'a> ProbeCache<'a> {
-    pub(in crate::fitting) fn new(
+    pub(crate) fn new(
         prober: &'a mut dyn Runner,
         observer: &'a Observer<'a>,
         variant: Variant,
-        limit: Bytes,
-        ceiling: u64,
+        (limit, ceiling): (Bytes, u64),
+        headroom: VariantHeadroom,
     ) -> ProbeCache<'a> {
         ProbeCache {
             prober,
@@ -235,75 +232,52 @@ impl<'a> ProbeCache<'a> {
             variant,
             limit,
             ceiling,
-            headroom: VariantHeadroom::default(),
+            headroom,
             seen: BTreeMap::new(),
             outlined: BTreeMap::new(),
         }
     }
 
-    /// The same with a given headroom.
-    #[must_use]
-    pub(in crate::fitting) fn with_headroom(self, headroom: VariantHeadroom) -> ProbeCache<'a> {
-        ProbeCache { headroom, ..self }
-    }
-
     /// Has all its probes leave this headroom from now on.
-    pub(in crate::fitting) fn keep(&mut self, headroom: VariantHeadroom) {
+    pub(crate) fn keep(&mut self, headroom: VariantHeadroom) {
         for probed in self.seen.values_mut() {
             probed.headroom = headroom.clone();
         }
         self.headroom = headroom;
     }
 
-    /// The headroom of its probes.
-    pub(in crate::fitting) fn headroom(&self) -> VariantHeadroom {
-        self.headroom.clone()
-    }
-
     /// Whether its device can run nothing any more.
-    pub(in crate::fitting) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.prober.device().is_lost
     }
 
-    pub(in crate::fitting) fn evidence(&self) -> Evidence {
+    pub(crate) fn evidence(&self) -> Evidence {
         self.prober.device().evidence
     }
 
-    pub(in crate::fitting) fn limit(&self) -> Bytes {
-        self.limit
-    }
-
-    /// The largest batch that may be an answer.
-    pub(in crate::fitting) fn ceiling(&self) -> u64 {
-        self.ceiling
-    }
-
     /// The largest batch that was recorded, where its device answers from recordings.
-    pub(in crate::fitting) fn largest_recorded(&self) -> Option<u64> {
+    pub(crate) fn largest_recorded(&self) -> Option<u64> {
         self.prober.device().largest_recorded
     }
 
     /// Micro-steps in each step of its probes.
-    pub(in crate::fitting) fn accumulation(&self) -> u32 {
+    pub(crate) fn accumulation(&self) -> u32 {
         self.variant.accumulation
     }
 
     /// Has probes run so many micro-steps in each step from now on.
-    pub(in crate::fitting) fn accumulate(&mut self, micro_steps: u32) {
+    pub(crate) fn accumulate(&mut self, micro_steps: u32) {
         self.variant.accumulation = micro_steps;
     }
 
     /// What a probe of `batch` needs at least, where that can be told without it.
-    pub(in crate::fitting) fn outline(
-        &mut self,
-        batch: u64,
-    ) -> Result<Option<Outline>, EngineError> {
+    pub(crate) fn outline(&mut self, batch: u64) -> Result<Option<Outline>> {
         let program = self.prober.program(&self.variant)?;
         Ok(program.map(|program| Outline::of(program, batch)))
     }
 
     /// Whether no probe has to tell that `batch` runs out of memory: its tensors alone are larger than the limit.
-    pub(in crate::fitting) fn is_beyond(&mut self, batch: u64) -> Result<bool, EngineError> {
+    pub(crate) fn is_beyond(&mut self, batch: u64) -> Result<bool> {
         let accumulation = self.accumulation();
         let (within, beyond) = *self.outlined.entry(accumulation).or_insert((0, u64::MAX));
         if batch <= within || batch >= beyond {
@@ -321,10 +295,7 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// Bytes that a rank sends to others in a step; `None` where one process trains, or it is unknown.
-    pub(in crate::fitting) fn communicated(
-        &mut self,
-        batch: u64,
-    ) -> Result<Option<u64>, EngineError> {
+    pub(crate) fn communicated(&mut self, batch: u64) -> Result<Option<u64>> {
         if self.variant.parallel.is_none() || self.evidence() == Evidence::Recorded {
             return Ok(None);
         }
@@ -336,11 +307,7 @@ impl<'a> ProbeCache<'a> {
     /// How long an optimizer step of `steps` micro-steps takes: what a probe measured, where its device is real.
     ///
     /// What was probed with fewer micro-steps takes as many times what each of those took, with its share of the update.
-    pub(in crate::fitting) fn step_time(
-        &mut self,
-        batch: u64,
-        steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    pub(crate) fn step_time(&mut self, batch: u64, steps: u64) -> Result<StepTime> {
         if !self.evidence().is_real() {
             return self.prober.step_time(&self.variant, batch, steps);
         }
@@ -350,15 +317,12 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// The probe of `batch`, run now unless it was run before.
-    pub(in crate::fitting) fn probe(&mut self, batch: u64) -> Result<&ProbeOutcome, EngineError> {
+    pub(crate) fn probe(&mut self, batch: u64) -> Result<&ProbeOutcome> {
         self.run(batch, Detail::Verdict)
     }
 
     /// The same with what the peak was made of.
-    pub(in crate::fitting) fn probe_in_full(
-        &mut self,
-        batch: u64,
-    ) -> Result<&ProbeOutcome, EngineError> {
+    pub(crate) fn probe_in_full(&mut self, batch: u64) -> Result<&ProbeOutcome> {
         let key = (self.accumulation(), batch);
         // A real probe is always written down in full, because it takes seconds anyway.
         let is_brief = |probed: &ProbeOutcome| probed.report.at_peak.is_empty();
@@ -368,7 +332,7 @@ impl<'a> ProbeCache<'a> {
         self.run(batch, Detail::Full)
     }
 
-    fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome, EngineError> {
+    fn run(&mut self, batch: u64, detail: Detail) -> Result<&ProbeOutcome> {
         let key = (self.accumulation(), batch);
         if !self.seen.contains_key(&key) {
             let note = if self.evidence().is_real() {
@@ -392,12 +356,7 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// See [`ProbeOutcome::is_safe`].
-    pub(in crate::fitting) fn is_safe(
-        &mut self,
-        headroom: Bytes,
-        limit: Bytes,
-        batch: u64,
-    ) -> Result<bool, EngineError> {
+    pub(crate) fn is_safe(&mut self, headroom: Bytes, limit: Bytes, batch: u64) -> Result<bool> {
         let probed = if limit == self.limit {
             self.probe(batch)?.clone()
         } else {
@@ -409,12 +368,12 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// A probe under another limit. Not remembered.
-    pub(in crate::fitting) fn probe_within(
+    pub(crate) fn probe_within(
         &mut self,
         limit: Bytes,
         batch: u64,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         self.observer.before(
             batch,
             &format!("{}: simulating batch {batch} within {limit}", self.variant),
@@ -435,12 +394,12 @@ impl<'a> ProbeCache<'a> {
     }
 
     /// The probe that was run with this many micro-steps.
-    pub(in crate::fitting) fn seen(&self, accumulation: u32, batch: u64) -> Option<&ProbeOutcome> {
+    pub(crate) fn seen(&self, accumulation: u32, batch: u64) -> Option<&ProbeOutcome> {
         self.seen.get(&(accumulation, batch))
     }
 
     /// All probes run, in the order of their batches.
-    pub(in crate::fitting) fn probes(&self) -> impl Iterator<Item = (u32, &ProbeOutcome)> {
+    pub(crate) fn probes(&self) -> impl Iterator<Item = (u32, &ProbeOutcome)> {
         self.seen
             .iter()
             .map(|((accumulation, _), probed)| (*accumulation, probed))

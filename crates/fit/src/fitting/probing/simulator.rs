@@ -8,6 +8,7 @@ use crate::alloc::Settings;
 use crate::compile::{CompileError, Process, RankClass, rank_classes};
 use crate::device::Capability;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{Mode, Request, Variant, Workload};
 use crate::probe::{
@@ -22,15 +23,14 @@ use crate::validate::invalid_variant;
 use crate::worker::Programs;
 
 use super::runner::{ProbeOutcome, Runner, RunnerDevice, StepTime};
-use crate::fitting::memory_budget::for_others;
-use crate::fitting::recommendation::assumed::Assumed;
-use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom, of_graph};
+use crate::fitting::engine::for_others;
+use crate::fitting::recommendation::headroom::{Assumed, Uncertainty, VariantHeadroom, of_graph};
 
 /// How many times as long the host takes as the one that was measured: no other pace was given.
 const PACE: f64 = 1.0;
 
 /// Probes on a simulated card.
-pub(in crate::fitting) struct Simulator {
+pub(crate) struct Simulator {
     device: String,
     programs: Programs,
     settings: Settings,
@@ -58,7 +58,7 @@ struct MeasuredBatch {
 }
 
 impl Simulator {
-    pub(in crate::fitting) fn new(
+    pub(crate) fn new(
         device: String,
         workload: Workload,
         capability: Capability,
@@ -87,12 +87,12 @@ impl Simulator {
     }
 
     /// Takes in what a recorded batch reserved when it ran: little is uncertain of batches near it.
-    pub(in crate::fitting) fn ran(
+    pub(crate) fn ran(
         &mut self,
         variant: &Variant,
         (batch, reserved): (u64, Bytes),
         limit: Bytes,
-    ) -> Result<(), EngineError> {
+    ) -> Result<()> {
         let predicted = self.probe(variant, batch, limit, Detail::Verdict)?.report;
         let predicted = Bytes(predicted.peak_reserved_bytes);
         self.ran = Some(MeasuredBatch {
@@ -103,12 +103,12 @@ impl Simulator {
     }
 
     /// The largest batch that may be an answer: the graph holds for no larger one.
-    pub(in crate::fitting) fn ceiling(&self) -> u64 {
+    pub(crate) fn ceiling(&self) -> u64 {
         self.ceiling
     }
 
     /// The same where it is known which card it is, and so how fast.
-    pub(in crate::fitting) fn of_card(self, card: Option<&'static Card>) -> Simulator {
+    pub(crate) fn of_card(self, card: Option<&'static Card>) -> Simulator {
         Simulator {
             card,
             launcher: SimulatedLauncher::of(card),
@@ -117,7 +117,7 @@ impl Simulator {
     }
 
     /// The same for a card on which nothing was measured.
-    pub(in crate::fitting) fn transferred(mut self) -> Simulator {
+    pub(crate) fn transferred(mut self) -> Simulator {
         self.uncertainties.insert(Uncertainty::Card);
         self
     }
@@ -125,13 +125,13 @@ impl Simulator {
 
 impl Simulator {
     /// A probe of a request's variant, and whether it leaves headroom. See [`ProbeOutcome::is_safe`].
-    pub(in crate::fitting) fn safety(
+    pub(crate) fn safety(
         &mut self,
         request: &Request,
         variant: &Variant,
         batch: u64,
         limit: Bytes,
-    ) -> Result<(Verdict, bool), EngineError> {
+    ) -> Result<(Verdict, bool)> {
         let mut probed = self.probe(variant, batch, limit, Detail::Verdict)?;
         probed.headroom = VariantHeadroom::of(request, variant);
         let within = |room| self.probe(variant, batch, room, Detail::Verdict);
@@ -165,7 +165,7 @@ impl Simulator {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let began = Instant::now();
         let evidence = self.device().evidence;
         let program = self
@@ -259,7 +259,7 @@ impl Runner for Simulator {
         }
     }
 
-    fn program(&mut self, variant: &Variant) -> Result<Option<&Program>, EngineError> {
+    fn program(&mut self, variant: &Variant) -> Result<Option<&Program>> {
         let program = self.programs.of(variant, &self.cancel);
         program.map(Some).map_err(|error| not_compiled(&error))
     }
@@ -270,7 +270,7 @@ impl Runner for Simulator {
         batch: u64,
         limit: Bytes,
         detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         let classes = self.classes(variant);
         let mut found = Vec::new();
         for class in &classes {
@@ -321,12 +321,7 @@ impl Runner for Simulator {
         Ok(probed)
     }
 
-    fn step_time(
-        &mut self,
-        variant: &Variant,
-        batch: u64,
-        steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    fn step_time(&mut self, variant: &Variant, batch: u64, steps: u64) -> Result<StepTime> {
         if self.cancel.is_cancelled() {
             return Err(EngineError::Cancelled);
         }
@@ -416,7 +411,7 @@ fn part(bytes: Bytes, share: f64) -> Bytes {
 }
 
 /// A variant that the model does not have is the request's fault.
-pub(in crate::fitting) fn not_compiled(error: &CompileError) -> EngineError {
+pub(crate) fn not_compiled(error: &CompileError) -> EngineError {
     match error {
         CompileError::Cancelled => EngineError::Cancelled,
         _ => EngineError::Invalid(invalid_variant(error)),

@@ -1,5 +1,6 @@
 //! A recommendation of another plan than the one that was found for a length alone: its figures, and how long its steps take.
 
+use crate::fitting::Result;
 use crate::fitting::composite::{simulated_probe, simulated_step_time};
 use crate::fitting::probing::runner::StepTime;
 use crate::fitting::recommendation::recommend::across_ranks;
@@ -8,22 +9,22 @@ use crate::limits::Cancel;
 use crate::model::{Request, Variant};
 use crate::probe::{Detail, PeakMemory};
 use crate::search::Plan;
-use crate::{EngineError, Limit, LimitKind, Recommendation, Why};
+use crate::{Limit, LimitKind, Recommendation, Why};
 
 /// How a note begins that says why the time of a step is unknown.
-pub(in crate::fitting) const TIME_UNKNOWN: &str = "how long a step takes is not known";
+pub(crate) const TIME_UNKNOWN: &str = "how long a step takes is not known";
 
 /// What a plan is asked about: a request about one length, and how it trains.
-pub(in crate::fitting) type Of<'a> = (&'a Request, &'a Variant);
+pub(crate) type Of<'a> = (&'a Request, &'a Variant);
 
 /// Recommends another plan, which reserves so much; how long its steps take is that of the length that is asked about.
-pub(in crate::fitting) fn alternate_plan(
+pub(crate) fn alternate_plan(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
     peaks: PeakMemory,
     cancel: &Cancel,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     best.micro_batch = plan.micro_batch;
     best.accumulation_steps = plan.accumulation_steps;
     best.global_batch = plan.global_batch;
@@ -54,13 +55,13 @@ pub(in crate::fitting) fn alternate_plan(
 }
 
 /// Recommends a smaller plan than leaves headroom at the length that is asked about, because of another length.
-pub(in crate::fitting) fn lowered_to(
+pub(crate) fn lowered_to(
     best: &mut Recommendation,
     plan: &Plan,
     (question, training): Of<'_>,
     because_of: String,
     cancel: &Cancel,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     let refused = best.micro_batch;
     let variant = with_steps(training, plan.accumulation_steps);
     let batch = plan.micro_batch;
@@ -95,7 +96,7 @@ pub(in crate::fitting) fn lowered_to(
 }
 
 /// Recommends nothing, because of this.
-pub(in crate::fitting) fn nothing_of(best: &mut Recommendation, because_of: String) {
+pub(crate) fn nothing_of(best: &mut Recommendation, because_of: String) {
     best.nothing();
     if let Some(why) = &mut best.why {
         why.limit = Limit {

@@ -10,12 +10,13 @@ use crate::graph::{Graph, Lifetimes};
 use crate::model::{CalibrationSource, HeadroomCalibration, Request, Variant, strategy};
 use crate::ops::{Matmul, Op};
 use crate::search::headroom::{Doubt, Doubts};
+use crate::shape::{Extent, numel};
 use crate::units::{Bytes, Share};
 use crate::{Headroom, HeadroomFrom, MARGIN};
 
 /// Something that was assumed instead of known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::fitting) enum Uncertainty {
+pub(crate) enum Uncertainty {
     /// Where the driver places segments decides which of two equal blocks is reused.
     Driver,
     /// When Python lets go of values in an attention model whose graph does not say.
@@ -56,7 +57,7 @@ const WORKSPACES: u64 = 10;
 
 impl Uncertainty {
     /// What it adds to the headroom, as a share of the limit.
-    pub(in crate::fitting) fn share(self) -> f64 {
+    pub(crate) fn share(self) -> f64 {
         match self {
             Uncertainty::Driver => 0.005,
             Uncertainty::Lifetimes | Uncertainty::Card => 0.01,
@@ -72,7 +73,7 @@ impl Uncertainty {
     }
 
     /// What it adds to the headroom below `limit` beside that share, at the batch that was probed.
-    pub(in crate::fitting) fn bytes(self, limit: Bytes) -> Bytes {
+    pub(crate) fn bytes(self, limit: Bytes) -> Bytes {
         match self {
             Uncertainty::Driver
             | Uncertainty::Lifetimes
@@ -103,7 +104,7 @@ impl Uncertainty {
     }
 
     /// What the reader is told.
-    pub(in crate::fitting) fn reason(self) -> &'static str {
+    pub(crate) fn reason(self) -> &'static str {
         match self {
             Uncertainty::Driver => "where the GPU driver places memory",
             Uncertainty::Lifetimes => {
@@ -137,7 +138,7 @@ const NEAR: [u32; 2] = [500, 5000];
 
 impl Uncertainty {
     /// How near a batch is to a smaller one that ran: 0 at that one, 1 at half as much again and beyond.
-    pub(in crate::fitting) fn distance(batch: u64, ran: u64) -> f64 {
+    pub(crate) fn distance(batch: u64, ran: u64) -> f64 {
         let beyond = batch.saturating_sub(ran) as f64;
         (2.0 * beyond / ran.max(1) as f64).min(1.0)
     }
@@ -148,7 +149,7 @@ impl Uncertainty {
         clippy::cast_sign_loss,
         reason = "a share of a few thousand"
     )]
-    pub(in crate::fitting) fn beyond(distance: f64) -> Uncertainty {
+    pub(crate) fn beyond(distance: f64) -> Uncertainty {
         let [least, most] = NEAR.map(f64::from);
         Uncertainty::Beyond((least + (most - least) * distance) as u32)
     }
@@ -160,7 +161,7 @@ impl Uncertainty {
     clippy::cast_sign_loss,
     reason = "the share is clamped to 0..=1, and a byte more or less of headroom does not matter"
 )]
-fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+pub(crate) fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
     let share: f64 = uncertainties
         .iter()
         .map(|uncertainty| uncertainty.share())
@@ -173,7 +174,7 @@ fn headroom(uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
 }
 
 /// How much of `limit` is left free for each.
-fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
+pub(crate) fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
     let share = |it: &Uncertainty| Share::of(headroom(&[*it], limit), limit);
     let doubts = uncertainties.iter().map(|it| (it.doubt(), share(it)));
     doubts.collect()
@@ -181,7 +182,7 @@ fn doubts(uncertainties: &[Uncertainty], limit: Bytes) -> Doubts {
 
 /// What is not known about the model itself. A real probe does not find it out: it runs the program that was
 /// compiled, where the driver happens to put its segments.
-pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
+pub(crate) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
     let attends = graph
         .nodes
         .iter()
@@ -198,7 +199,7 @@ pub(in crate::fitting) fn of_graph(graph: &Graph) -> Vec<Uncertainty> {
 
 /// Who says what is left free of one variant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::fitting) enum VariantHeadroom {
+pub(crate) enum VariantHeadroom {
     /// What its probes had to assume.
     #[default]
     ByDoubts,
@@ -211,7 +212,7 @@ pub(in crate::fitting) enum VariantHeadroom {
 
 impl VariantHeadroom {
     /// Of a request's variant.
-    pub(in crate::fitting) fn of(request: &Request, variant: &Variant) -> VariantHeadroom {
+    pub(crate) fn of(request: &Request, variant: &Variant) -> VariantHeadroom {
         if let Some(asked) = request.headroom {
             return VariantHeadroom::Asked(asked);
         }
@@ -246,11 +247,7 @@ impl VariantHeadroom {
 
     /// The same of an answer below `limit` that leaves so much for what one other key alone asks for, up to all of that; `None` where none
     /// asks for more.
-    pub(in crate::fitting) fn with_unconfirmed(
-        &self,
-        left: Share,
-        limit: Bytes,
-    ) -> Option<VariantHeadroom> {
+    pub(crate) fn with_unconfirmed(&self, left: Share, limit: Bytes) -> Option<VariantHeadroom> {
         let learnt = self.learnt(limit)?;
         let share = left.clamp(learnt.share, learnt.unconfirmed.max(learnt.share));
         (learnt.unconfirmed > learnt.share).then(|| {
@@ -265,7 +262,7 @@ impl VariantHeadroom {
     }
 
     /// The headroom below `limit`.
-    pub(in crate::fitting) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
+    pub(crate) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = headroom(uncertainties, limit);
         match self {
             VariantHeadroom::ByDoubts => doubted,
@@ -279,11 +276,7 @@ impl VariantHeadroom {
     }
 
     /// The same for the answer's document.
-    pub(in crate::fitting) fn document(
-        &self,
-        uncertainties: &[Uncertainty],
-        limit: Bytes,
-    ) -> Headroom {
+    pub(crate) fn document(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Headroom {
         let doubts = doubts(uncertainties, limit);
         let (share, from, outcomes) = match (self, self.learnt(limit)) {
             (VariantHeadroom::Asked(share), _) => (*share, HeadroomFrom::Asked, 0),
@@ -312,7 +305,7 @@ impl VariantHeadroom {
     }
 
     /// What a reader is told of it.
-    pub(in crate::fitting) fn why(&self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
+    pub(crate) fn why(&self, uncertainties: &[Uncertainty], limit: Bytes) -> String {
         let left = self.bytes(uncertainties, limit);
         let document = self.document(uncertainties, limit);
         match document.from {
@@ -352,5 +345,29 @@ fn kept_free(headroom: Bytes, uncertainties: &[Uncertainty], limit: Bytes) -> St
     )
 }
 
-#[cfg(test)]
-mod tests;
+/// Elements that pass through operators taken to be elementwise, each operand and result with its size in bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Assumed(Vec<(Extent, u64)>);
+
+impl Assumed {
+    /// Those of a graph, in the types that it was exported in: float32, where autocast may have half of it.
+    pub(crate) fn of(graph: &Graph) -> Assumed {
+        let opaque = graph
+            .nodes
+            .iter()
+            .filter(|node| matches!(node.op, Op::Opaque(_)));
+        let values = opaque.flat_map(|node| node.inputs.iter().chain(&node.outputs));
+        let sized = |id: &crate::graph::ValueId| {
+            let value = graph.value(*id);
+            (numel(&value.shape), value.dtype.size())
+        };
+        Assumed(values.map(sized).collect())
+    }
+
+    /// The uncertainty about a batch, if there is one.
+    pub(crate) fn at(&self, batch: u64) -> Option<Uncertainty> {
+        let bytes = |(elements, size): &(Extent, u64)| elements.at(batch).saturating_mul(*size);
+        let all = self.0.iter().map(bytes).fold(0, u64::saturating_add);
+        (!self.0.is_empty()).then_some(Uncertainty::Assumed(Bytes(all)))
+    }
+}

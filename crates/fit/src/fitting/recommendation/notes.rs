@@ -1,12 +1,15 @@
-//! What readers are told besides figures.
+//! What readers are told besides figures: of a request and its card, and why a batch is not larger (the peak, and the limit that binds, by name).
 
 use crate::device::sim::{Card, PROCESS_OVERHEAD, RANK_OVERHEAD};
 use crate::graph::{Graph, Node};
 use crate::model::{DEEPSPEED, Parallel, Request, Workload};
+use crate::probe::{ProbeReport, Verdict};
 use crate::units::Bytes;
 use crate::worker::Ready;
+use crate::{Limit, LimitKind, Why};
 
-use crate::fitting::memory_budget::outside;
+use crate::fitting::engine::outside;
+use crate::fitting::plan::Larger;
 use crate::fitting::probing::gpu::Lowered;
 
 /// Ranks that trained together when a job's memory was recorded.
@@ -16,7 +19,7 @@ const RECORDED_RANKS: u64 = 2;
 const WORTH_A_NOTE: Bytes = Bytes::mib(256);
 
 /// What a reader is told whose `chosen_percent` changes nothing.
-pub(in crate::fitting) fn unused(request: &Request, assumptions: &[String]) -> Option<String> {
+pub(crate) fn unused(request: &Request, assumptions: &[String]) -> Option<String> {
     let is_chosen = |text: &String| text.contains("`chosen_percent`");
     (request.chosen_percent.is_some() && !assumptions.iter().any(is_chosen)).then(|| {
         "no size in the model depends on the values of a batch, so `chosen_percent` changes nothing"
@@ -25,7 +28,7 @@ pub(in crate::fitting) fn unused(request: &Request, assumptions: &[String]) -> O
 }
 
 /// What a reader is told of an answer for several ranks.
-pub(in crate::fitting) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
+pub(crate) fn data_parallelism(request: &Request, workload: &Workload) -> Vec<String> {
     let ranks = request.world_size;
     if ranks == 1 {
         return Vec::new();
@@ -116,7 +119,7 @@ fn pairs(graph: &Graph) -> Option<&Node> {
 }
 
 /// What a reader is told who named machines of a cloud: which cards were taken, and how many ranks where not all are used once.
-pub(in crate::fitting) fn machines(request: &Request) -> Vec<String> {
+pub(crate) fn machines(request: &Request) -> Vec<String> {
     let machines = &request.machines;
     let cards: u64 = machines.iter().map(|machine| machine.count).sum();
     let mut notes: Vec<String> = machines.iter().map(ToString::to_string).collect();
@@ -128,7 +131,7 @@ pub(in crate::fitting) fn machines(request: &Request) -> Vec<String> {
 }
 
 /// What a reader is told where ranks have different cards.
-pub(in crate::fitting) fn uneven(request: &Request, binding: &Card) -> Option<String> {
+pub(crate) fn uneven(request: &Request, binding: &Card) -> Option<String> {
     let others: Vec<&str> = request
         .cards
         .iter()
@@ -146,7 +149,7 @@ pub(in crate::fitting) fn uneven(request: &Request, binding: &Card) -> Option<St
 }
 
 /// What a reader is told of ranks that ran on GPUs of their own.
-pub(in crate::fitting) fn ran_together(ranks: u64, devices: &str) -> String {
+pub(crate) fn ran_together(ranks: u64, devices: &str) -> String {
     format!(
         "{ranks} ranks ran together on {devices}, a process each, with batches of their own; the limit is what NCCL and \
          CUDA left on the one that has least"
@@ -154,10 +157,7 @@ pub(in crate::fitting) fn ran_together(ranks: u64, devices: &str) -> String {
 }
 
 /// What a reader is told where the recordings say the allocator's settings, and the request does not.
-pub(in crate::fitting) fn settings_as_recorded(
-    request: &Request,
-    workload: &Workload,
-) -> Option<String> {
+pub(crate) fn settings_as_recorded(request: &Request, workload: &Workload) -> Option<String> {
     let Workload::Recorded(steps) = workload else {
         return None;
     };
@@ -169,7 +169,7 @@ pub(in crate::fitting) fn settings_as_recorded(
 }
 
 /// What a reader is told of memory that other processes hold.
-pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
+pub(crate) fn others(ready: &Ready) -> Option<String> {
     let used = Bytes(ready.used_by_others_bytes?);
     (used >= WORTH_A_NOTE).then(|| {
         format!(
@@ -180,10 +180,168 @@ pub(in crate::fitting) fn others(ready: &Ready) -> Option<String> {
 }
 
 /// What a reader is told of a fit whose limit did not last.
-pub(in crate::fitting) fn restarted(limit: Bytes, lowered: &Lowered) -> String {
+pub(crate) fn restarted(limit: Bytes, lowered: &Lowered) -> String {
     format!(
         "other processes took memory of the GPU during the fit and use {} now; it was started again with a limit of \
          {} instead of {limit}",
         lowered.used_by_others, lowered.limit
     )
+}
+
+/// Where the allocator's limit comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LimitSource {
+    /// The request names it.
+    Asked,
+    /// It is all that the device has for the allocator.
+    Device,
+}
+
+/// What is known around an answer.
+pub(crate) struct Around<'a> {
+    /// The probe of the recommended batch, or of a batch of one where nothing fits.
+    pub(crate) at: &'a ProbeReport,
+    /// The probe above the largest batch without retries, where there is one.
+    pub(crate) above: Option<&'a ProbeReport>,
+    /// The largest batch without retries.
+    pub(crate) largest: u64,
+    /// Whether larger batches are not tried, whatever they need.
+    pub(crate) at_ceiling: bool,
+    /// The headroom.
+    pub(crate) headroom: Bytes,
+    /// The larger batch that is hardly faster, where a fast one was asked for.
+    pub(crate) objective: Option<&'a Larger>,
+    /// Whether a number of samples for each optimizer step was asked for.
+    pub(crate) has_target: bool,
+    /// Where the limit comes from.
+    pub(crate) source: LimitSource,
+}
+
+impl Around<'_> {
+    /// The peak of the recommended batch and the limit that binds.
+    pub(crate) fn why(&self) -> Why {
+        Why {
+            at_peak: self.at.at_peak.clone(),
+            peak: self.at.peak.clone(),
+            limit: self.limit(),
+        }
+    }
+
+    fn limit(&self) -> Limit {
+        let named = |kind, batch, explanation| Limit {
+            kind,
+            batch,
+            explanation,
+            shortage: None,
+        };
+        if let Some(larger) = self.objective {
+            let (largest, explanation) = larger.explained();
+            return named(LimitKind::Objective, Some(largest), explanation);
+        }
+        if self.at.verdict == Verdict::Fits && self.at.batch < self.largest {
+            let largest = self.largest;
+            let (kind, explanation) = if self.has_target {
+                let text = format!("batches up to {largest} run; `target_batch` needs no larger");
+                (LimitKind::TargetBatch, text)
+            } else {
+                let free = self.headroom;
+                let text = format!(
+                    "batches up to {largest} run, but leave less than {free} of the limit free"
+                );
+                (LimitKind::Headroom, text)
+            };
+            return named(kind, Some(largest), explanation);
+        }
+        if self.at_ceiling {
+            let explanation = format!("batches above {} are not tried", self.largest);
+            return named(LimitKind::LargestTried, None, explanation);
+        }
+        match self.above {
+            Some(above) if above.verdict != Verdict::Fits => self.refused(above),
+            Some(_) | None => {
+                let kind = self.memory(self.at, 0);
+                let explanation = format!("no larger batch was tried beside {}", self.named(kind));
+                named(kind, None, explanation)
+            }
+        }
+    }
+
+    /// What binds where a batch was refused memory, or had to ask twice.
+    fn refused(&self, above: &ProbeReport) -> Limit {
+        let (batch, limit) = (above.batch, Bytes(above.limit_bytes));
+        let Some(shortage) = above.shortage else {
+            let peak = Bytes(above.peak_allocated_bytes);
+            return Limit {
+                kind: LimitKind::Fragmentation,
+                batch: Some(batch),
+                explanation: format!(
+                    "the tensors of batch {batch} take at most {peak} of {limit}, but the free blocks that the allocator keeps do \
+                     not fit them, and it has to return some to the driver in the middle of a step"
+                ),
+                shortage: None,
+            };
+        };
+        let requested = shortage.requested_bytes.unwrap_or(0);
+        let needed = shortage.allocated_bytes.saturating_add(requested);
+        let (asked, free) = (Bytes(requested), Bytes(shortage.free_bytes));
+        let (kind, explanation) = if needed <= limit.0 {
+            let largest = Bytes(shortage.largest_free_bytes);
+            let pieces = shortage.free_pieces;
+            let text = format!(
+                "batch {batch} asks for {asked} where {} of {limit} are allocated; {free} lie free in {pieces} pieces, \
+                 the largest of them {largest}",
+                Bytes(shortage.allocated_bytes)
+            );
+            (LimitKind::Fragmentation, text)
+        } else {
+            let kind = self.memory(above, needed - limit.0);
+            let text = format!(
+                "batch {batch} asks for {asked} on top of {} of tensors: {} more than {}",
+                Bytes(shortage.allocated_bytes),
+                Bytes(needed - limit.0),
+                self.named(kind)
+            );
+            (kind, text)
+        };
+        Limit {
+            kind,
+            batch: Some(batch),
+            explanation,
+            shortage: Some(shortage),
+        }
+    }
+
+    /// Whose limit it is where `missing` bytes more would do.
+    fn memory(&self, report: &ProbeReport, missing: u64) -> LimitKind {
+        let others = self.others(report);
+        match self.source {
+            LimitSource::Asked => LimitKind::MemoryLimit,
+            LimitSource::Device if others > 0 && missing <= others => LimitKind::OtherProcesses,
+            LimitSource::Device => LimitKind::Device,
+        }
+    }
+
+    /// Bytes that other processes held on the device.
+    fn others(&self, report: &ProbeReport) -> u64 {
+        let told = report.used_by_others_bytes.or(self.at.used_by_others_bytes);
+        told.unwrap_or(0)
+    }
+
+    fn named(&self, kind: LimitKind) -> String {
+        let limit = Bytes(self.at.limit_bytes);
+        match kind {
+            LimitKind::MemoryLimit => format!("the memory limit of {limit} that was asked for"),
+            LimitKind::OtherProcesses => format!(
+                "the {limit} that other processes leave, which hold {}",
+                Bytes(self.others(self.at))
+            ),
+            LimitKind::Device
+            | LimitKind::Fragmentation
+            | LimitKind::Headroom
+            | LimitKind::Objective
+            | LimitKind::TargetBatch
+            | LimitKind::Host
+            | LimitKind::LargestTried => format!("the {limit} that the device has for PyTorch"),
+        }
+    }
 }

@@ -1,26 +1,26 @@
 //! From maxima to what to train with.
 
+use crate::fitting::Result;
 use crate::model::Objective;
 use crate::probe::{Detail, ProbeReport, Verdict};
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{AcrossRanks, EngineError, LimitKind, Recommendation, Why};
+use crate::{AcrossRanks, LimitKind, Recommendation, Why};
 
 use crate::fitting::plan::{
     BatchTarget, choose, for_unconfirmed, nearly_as_fast, shortfall_note, without_a_plan,
 };
 use crate::fitting::probing::runner::{ProbeCache, StepTime};
 use crate::fitting::recommendation::alternate_plan::TIME_UNKNOWN;
-use crate::fitting::recommendation::why::{Around, LimitSource};
+use crate::fitting::recommendation::notes::{Around, LimitSource};
 use crate::fitting::variant_search::{VariantSearch, micro_steps};
 
 /// How the note begins that is given where both are asked for.
-pub(in crate::fitting) const TARGET_DECIDES: &str =
-    "`target_batch` decides the number of accumulation steps";
+pub(crate) const TARGET_DECIDES: &str = "`target_batch` decides the number of accumulation steps";
 
 /// What is said where one other key's reports alone lower the batch.
-const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
+pub(in crate::fitting) const UNCONFIRMED: &str = "another key reported that this model or others on this card need more memory than predicted; until a second key does, that makes the batch at \
      most 5 % smaller";
 
 /// Headroom of more than a twentieth of the limit is what limits a batch; less is a detail of what else does.
@@ -34,13 +34,13 @@ const MISSING_GRAIN: Bytes = Bytes::mib(2);
     clippy::too_many_lines,
     reason = "a line for each member of the answer"
 )]
-pub(in crate::fitting) fn recommend(
+pub(crate) fn recommend(
     target: BatchTarget,
     accumulation: u32,
     mut search: VariantSearch<'_, '_>,
     source: LimitSource,
     mut notes: Vec<String>,
-) -> Result<Recommendation, EngineError> {
+) -> Result<Recommendation> {
     if let (Some(_), 2..) = (target.target_batch, accumulation) {
         notes.push(format!(
             "{TARGET_DECIDES}, so `training.accumulation` ({accumulation}) is not used"
@@ -145,7 +145,7 @@ pub(in crate::fitting) fn recommend(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: limit.0.saturating_sub(report.peak_reserved_bytes),
-        headroom: probed.headroom.document(&probed.uncertainties, limit),
+        headroom: probed.document(limit),
         limited_by,
         why: Some(why),
         evidence: maxima.evidence,
@@ -162,11 +162,7 @@ pub(in crate::fitting) fn recommend(
 }
 
 /// Bytes that a rank sends to others in an optimizer step of so many micro-steps. Later micro-steps of a step all send the same.
-fn communicated(
-    steps: u64,
-    batch: u64,
-    search: &mut VariantSearch<'_, '_>,
-) -> Result<Option<u64>, EngineError> {
+fn communicated(steps: u64, batch: u64, search: &mut VariantSearch<'_, '_>) -> Result<Option<u64>> {
     let run = micro_steps(steps);
     let Some(of_run) = search.simulation(run).communicated(batch)? else {
         return Ok(None);
@@ -181,7 +177,7 @@ fn communicated(
 }
 
 /// What is to be known of a probe of several ranks.
-pub(in crate::fitting) fn across_ranks(
+pub(crate) fn across_ranks(
     report: &ProbeReport,
     world_size: u64,
     communicated_bytes: Option<u64>,
@@ -197,14 +193,11 @@ pub(in crate::fitting) fn across_ranks(
 
 /// Which batch to record next, where the answer is more than twice the largest recorded batch: half the answer, or as
 /// much of it as takes no more than half of the limit.
-pub(in crate::fitting) fn next_to_record(
-    answer: u64,
-    cache: &mut ProbeCache<'_>,
-) -> Result<Option<u64>, EngineError> {
+pub(crate) fn next_to_record(answer: u64, cache: &mut ProbeCache<'_>) -> Result<Option<u64>> {
     let Some(recorded) = cache.largest_recorded() else {
         return Ok(None);
     };
-    let half = Bytes(cache.limit().0 / 2);
+    let half = Bytes(cache.limit.0 / 2);
     let (mut low, mut high) = (recorded, answer / 2);
     // The first is tried alone: it is nearly always it.
     let mut batch = high;
@@ -226,7 +219,7 @@ fn nothing_fits(
     world_size: u64,
     mut search: VariantSearch<'_, '_>,
     (source, mut notes): (LimitSource, Vec<String>),
-) -> Result<Recommendation, EngineError> {
+) -> Result<Recommendation> {
     let micro_steps = micro_steps(steps);
     let maxima = search.maxima(micro_steps)?;
     let communicated_bytes = communicated(steps, 1, &mut search)?;
@@ -267,7 +260,7 @@ fn nothing_fits(
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
         headroom_bytes: 0,
-        headroom: probed.headroom.document(&probed.uncertainties, limit),
+        headroom: probed.document(limit),
         limited_by: described(report),
         why: Some(Why {
             at_peak: whole.at_peak,
@@ -288,10 +281,10 @@ fn nothing_fits(
 }
 
 /// How much higher the limit would have to be for a batch of one to leave headroom, by simulation; and the batch with all that it takes.
-fn missing(cache: &mut ProbeCache<'_>) -> Result<(Bytes, ProbeReport), EngineError> {
+fn missing(cache: &mut ProbeCache<'_>) -> Result<(Bytes, ProbeReport)> {
     /// Far above any card, far below where sums of bytes overflow.
     const PLENTY: Bytes = Bytes::gib(1 << 20);
-    let limit = cache.limit();
+    let limit = cache.limit;
     let is_enough = |cache: &mut ProbeCache<'_>, limit: Bytes| {
         let probed = cache.probe_within(limit, 1, Detail::Verdict)?;
         probed.is_safe(probed.headroom(limit), limit, |room| {
@@ -322,16 +315,12 @@ struct Binding {
     report: Option<ProbeReport>,
 }
 
-fn binding(
-    steady: u64,
-    at_ceiling: bool,
-    cache: &mut ProbeCache<'_>,
-) -> Result<Binding, EngineError> {
+fn binding(steady: u64, at_ceiling: bool, cache: &mut ProbeCache<'_>) -> Result<Binding> {
     let unseen = |name| Binding { name, report: None };
-    if at_ceiling && cache.ceiling() < MAX_BATCH {
+    if at_ceiling && cache.ceiling < MAX_BATCH {
         return Ok(unseen(format!(
             "the graph, which was exported for batches up to {}",
-            cache.ceiling()
+            cache.ceiling
         )));
     }
     if at_ceiling {

@@ -1,22 +1,30 @@
 //! Whether a batch stays safe over many steps of different lengths, with short batches and validation between epochs.
 
 mod of_fit;
+mod safety;
 mod steps;
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::EngineError;
+use crate::fitting::Result;
 use crate::fitting::engine::card;
+use crate::fitting::recommendation::headroom::VariantHeadroom;
 use crate::limits::Cancel;
 use crate::model::{Length, Request, RequestError};
-use crate::probe::{SoakReport, Verdict};
+use crate::probe::{PeakMemory, SoakReport, StepOutcome};
+use crate::search::{Goal, Search};
 use crate::validate::validate_single;
 
 pub(super) use of_fit::last;
+use safety::Safety;
 use steps::Steps;
+
+/// Most batches that are soaked to find one that is safe; a gallop and a bisection take fewer.
+const MOST_BATCHES: u64 = 32;
 
 /// What came of a soak, and the batch that it leaves.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -27,8 +35,8 @@ pub struct SoakResult {
     pub limit_bytes: u64,
     /// What came of that batch.
     pub report: SoakReport,
-    /// The largest batch up to that one which goes through all steps without a retry, with what it reserves at most; null where
-    /// none does. In a fit it leaves headroom, too.
+    /// The largest batch up to that one that was found to last: it goes through all steps without a retry after the second and leaves
+    /// headroom, and so does a step of the longest length alone; with what it reserves at most. Null where none does.
     pub safe: Option<SafeBatch>,
     /// In a fit: where nothing lasts, the step that does not with the smallest batch that was tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,10 +105,10 @@ pub struct SafeBatch {
 }
 
 impl SafeBatch {
-    fn of(batch: u64, report: &SoakReport) -> SafeBatch {
+    fn of(batch: u64, peaks: PeakMemory) -> SafeBatch {
         SafeBatch {
             batch,
-            peak_reserved_bytes: report.peak_reserved_bytes,
+            peak_reserved_bytes: peaks.peak_reserved_bytes,
         }
     }
 }
@@ -126,22 +134,26 @@ pub(crate) fn check(request: &Request) -> Result<(), RequestError> {
 }
 
 /// Runs the course of a request with this batch: one model on one simulated card, at the lengths that its steps have.
-pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult, EngineError> {
+pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult> {
     validate_single(request)?;
     card(request).ok_or_else(on_a_gpu)?;
     check(request)?;
     let course = request.soak.clone().unwrap_or_default();
     let variant = request.variants[0].clone();
     let steps = Steps::prepare(request, course, &variant, batch, cancel)?;
+    let safety = Safety {
+        longest: request.alone(),
+        kept: VariantHeadroom::of(request, &variant),
+        cancel,
+    };
+    let safe = |batch: u64, report: &SoakReport| -> Result<_> {
+        let found = safety.lasts(&steps, &variant, batch, report)?;
+        Ok(found.map(|peaks| SafeBatch::of(batch, peaks)))
+    };
     let report = steps.run(batch)?;
-    let fits = |report: &SoakReport| report.verdict == Verdict::Fits;
-    let safe = if fits(&report) {
-        Some(SafeBatch::of(batch, &report))
-    } else {
-        largest(batch, &mut |batch| {
-            let report = steps.run(batch)?;
-            Ok(fits(&report).then(|| SafeBatch::of(batch, &report)))
-        })?
+    let safe = match safe(batch, &report)? {
+        Some(as_asked) => Some(as_asked),
+        None => largest(0..batch, |batch| safe(batch, &steps.run(batch)?))?,
     };
     Ok(SoakResult {
         batch,
@@ -153,18 +165,28 @@ pub fn soak(request: &Request, batch: u64, cancel: &Cancel) -> Result<SoakResult
     })
 }
 
-/// The largest batch below `too_large` that is safe: all smaller ones are taken to be where a larger one is.
-fn largest(
-    mut too_large: u64,
-    safe: &mut dyn FnMut(u64) -> Result<Option<SafeBatch>, EngineError>,
-) -> Result<Option<SafeBatch>, EngineError> {
-    let (mut found, mut fits) = (None, 0);
-    while too_large - fits > 1 {
-        let middle = fits + (too_large - fits) / 2;
-        match safe(middle)? {
-            Some(batch) => (found, fits) = (Some(batch), middle),
-            None => too_large = middle,
-        }
+/// The largest batch between two, which are taken not to be, that is safe and was found: memory is not monotone, so that it is looked for
+/// from above.
+fn largest<T>(
+    between: Range<u64>,
+    mut safe: impl FnMut(u64) -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let Range { start, end } = between;
+    let goal = Goal::FinishSteadily;
+    let mut search = Search::probing(end - start, end - start, MOST_BATCHES).only(goal);
+    search.record(end - start, StepOutcome::Stopped);
+    let mut found = None;
+    while let Some(above) = search.next_batch() {
+        let tried = safe(start + above)?;
+        let outcome = match tried {
+            Some(_) => StepOutcome::Steady,
+            None => StepOutcome::Stopped,
+        };
+        search.record(above, outcome);
+        found = match tried {
+            Some(_) if search.largest(goal).batch == above => tried,
+            Some(_) | None => found,
+        };
     }
     Ok(found)
 }

@@ -1,18 +1,22 @@
 //! The soak of what a fit recommends.
 
+use super::safety::{Safety, raise};
 use super::steps::Steps;
 use super::{SafeBatch, SoakResult, largest};
-use crate::fitting::composite::simulated_probe;
+use crate::fitting::Result;
+use crate::fitting::answer::{Entry, forget, ranked, recomputed_by};
 use crate::fitting::engine::{card, lowered};
 use crate::fitting::lengths::SAFE_AT_ALL;
 use crate::fitting::recommendation::alternate_plan::alternate_plan;
-use crate::fitting::recommendation::ranked::{Entry, forget, ranked, recomputed_by};
+use crate::fitting::recommendation::headroom::VariantHeadroom;
+use crate::fitting::recommendation::recommend::UNCONFIRMED;
 use crate::fitting::variant_search::{MOST_MICRO_STEPS, micro_steps};
 use crate::model::{Request, SoakSchedule, Variant};
-use crate::probe::{Detail, PeakMemory, SoakReport, Verdict};
+use crate::probe::{PeakMemory, SoakReport, Verdict};
+use crate::search::headroom::least_for_unconfirmed;
 use crate::search::{Plan, closest_plans, exact_plans};
-use crate::units::Bytes;
-use crate::{EngineError, FitResult, Limit, LimitKind, Progress, Recommendation, Why, Work};
+use crate::units::{Bytes, Share};
+use crate::{FitResult, Limit, LimitKind, Progress, Recommendation, Why, Work};
 
 /// Most plans with a smaller micro-batch that are soaked for a target.
 const MOST_PLANS: usize = 12;
@@ -23,12 +27,12 @@ const MOST_VARIANTS: usize = 8;
 /// Runs what is recommended for each variant through the request's course. What is recommended afterwards is the largest batch up to
 /// it, or the plan for the target with the fewest steps, that lasts: without a retry, and with as much left free as a fit leaves.
 /// The variants are ranked by that.
-pub(in crate::fitting) fn last(
+pub(crate) fn last(
     request: &Request,
     course: &SoakSchedule,
     result: &mut FitResult,
     work: &Work<'_>,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     if card(request).is_none() {
         return Ok(());
     }
@@ -49,6 +53,11 @@ pub(in crate::fitting) fn last(
             variant: one.training.clone(),
             steps: None,
             failed: None,
+            safety: Safety {
+                longest: request.alone(),
+                kept: VariantHeadroom::of(request, &one.training),
+                cancel: work.cancel,
+            },
             work,
         };
         let mut recommendation = one.recommendation;
@@ -100,6 +109,9 @@ pub(in crate::fitting) fn last(
     Ok(())
 }
 
+/// A plan that lasts, and what it takes at most.
+type Lasting = (Plan, PeakMemory);
+
 /// Soaks plans of one variant.
 struct SoakRunner<'a> {
     request: &'a Request,
@@ -111,23 +123,24 @@ struct SoakRunner<'a> {
     steps: Option<(u32, Steps)>,
     /// The smallest batch that did not last.
     failed: Option<(Plan, SoakReport)>,
+    safety: Safety<'a>,
     work: &'a Work<'a>,
 }
 
 impl SoakRunner<'_> {
     /// Soaks what is recommended, and recommends what lasts of it.
-    fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult, EngineError> {
+    fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult> {
         let asked = Plan {
             micro_batch: best.micro_batch,
             accumulation_steps: best.accumulation_steps,
             global_batch: best.global_batch,
             shortfall: best.shortfall,
         };
-        let (report, found) = self.tried(asked)?;
-        let found = match (found, self.request.target_batch) {
-            (true, _) => Some((asked, report.clone())),
-            (false, None) => self.below(&asked)?,
-            (false, Some(target)) => self.towards(target, &asked)?,
+        let (report, lasts) = self.tried(asked)?;
+        let found = match (lasts, self.request.target_batch) {
+            (Some(peaks), _) => Some((asked, peaks)),
+            (None, None) => self.below(&asked, 0)?,
+            (None, Some(target)) => self.towards(target, &asked)?,
         };
         let mut soaked = SoakResult {
             batch: asked.micro_batch,
@@ -137,43 +150,94 @@ impl SoakRunner<'_> {
             report,
             order: Vec::new(),
         };
-        let Some((plan, report)) = found else {
+        let Some(lasting) = found else {
             self.nothing(best, &mut soaked)?;
             return Ok(soaked);
         };
-        soaked.safe = Some(SafeBatch::of(plan.micro_batch, &report));
-        if best.peak_allocated_bytes != report.peak_allocated_bytes {
+        let (plan, mut peaks) = self.for_unconfirmed(lasting)?;
+        if plan == asked
+            && self
+                .steps
+                .as_ref()
+                .is_some_and(|(_, steps)| !steps.come_to_all())
+        {
+            // Of the length that decides.
+            raise(
+                &mut peaks,
+                best.peak_allocated_bytes,
+                best.peak_reserved_bytes,
+            );
+        }
+        soaked.safe = Some(SafeBatch::of(plan.micro_batch, peaks));
+        if best.peak_allocated_bytes != peaks.peak_allocated_bytes {
             // It is of one step of the batch that was found alone.
             best.why = None;
         }
+        let variant = self.of(micro_steps(plan.accumulation_steps));
+        if let Some(simulated) = self.safety.alone(&variant, plan.micro_batch)? {
+            best.headroom = simulated.document();
+        }
         if plan == asked {
-            best.peak_allocated_bytes = report.peak_allocated_bytes;
-            best.peak_reserved_bytes = report.peak_reserved_bytes;
+            best.peak_allocated_bytes = peaks.peak_allocated_bytes;
+            best.peak_reserved_bytes = peaks.peak_reserved_bytes;
             let limit = Bytes(best.limit_bytes);
-            best.headroom_bytes = limit.saturating_sub(Bytes(report.peak_reserved_bytes)).0;
+            best.headroom_bytes = limit.saturating_sub(Bytes(peaks.peak_reserved_bytes)).0;
             return Ok(soaked);
         }
         let steps = self.course.length();
-        best.notes.push(format!(
-            "alone, batch {} is safe; over {steps} steps of all shapes in one process {} is",
-            asked.micro_batch, plan.micro_batch
-        ));
-        let peaks = PeakMemory {
-            peak_allocated_bytes: report.peak_allocated_bytes,
-            peak_reserved_bytes: report.peak_reserved_bytes,
-        };
+        if lasting.0 != asked {
+            best.notes.push(format!(
+                "alone, batch {} is safe; over {steps} steps of all shapes in one process {} is",
+                asked.micro_batch, lasting.0.micro_batch
+            ));
+            best.limited_by = format!("what {steps} steps of all shapes reserve");
+        }
+        if lasting.0 != plan {
+            best.notes.push(UNCONFIRMED.to_owned());
+        }
         let of = (self.question, &self.variant);
         alternate_plan(best, &plan, of, peaks, self.work.cancel)?;
-        best.limited_by = format!("what {steps} steps of all shapes reserve");
         Ok(soaked)
     }
 
+    /// The plan to recommend where one other key alone asks for more headroom: see the fit's
+    /// [`for_unconfirmed`](crate::fitting::plan::for_unconfirmed).
+    fn for_unconfirmed(&mut self, lasting: Lasting) -> Result<Lasting> {
+        let (confirmed, limit) = (self.safety.kept.clone(), self.limit());
+        let Some(all) = confirmed.with_unconfirmed(Share::ALL, limit) else {
+            return Ok(lasting);
+        };
+        self.safety.kept = all;
+        let plan = lasting.0;
+        if let Some(same) = self.lasting(plan)? {
+            return Ok(same);
+        }
+        let least = least_for_unconfirmed(plan.micro_batch);
+        if self.request.target_batch.is_none()
+            && let Some(fewer) = self.below(&plan, least.saturating_sub(1))?
+        {
+            return Ok(fewer);
+        }
+        self.safety.kept.clone_from(&confirmed);
+        let is_free = self.request.target_batch.is_none();
+        for micro_batch in (least..plan.micro_batch)
+            .filter(|_| is_free)
+            .take(MOST_PLANS)
+        {
+            if let Some(fewer) = self.lasting(of_size(&plan, micro_batch))? {
+                let left = limit.saturating_sub(Bytes(fewer.1.peak_reserved_bytes));
+                // Rounded down.
+                let left = Share(Share::of(left, limit).0.saturating_sub(1));
+                let kept = confirmed.with_unconfirmed(left, limit);
+                self.safety.kept = kept.unwrap_or(confirmed);
+                return Ok(fewer);
+            }
+        }
+        Ok(lasting)
+    }
+
     /// Recommends nothing, because of the step that does not last with the smallest batch that was tried.
-    fn nothing(
-        &self,
-        best: &mut Recommendation,
-        soaked: &mut SoakResult,
-    ) -> Result<(), EngineError> {
+    fn nothing(&self, best: &mut Recommendation, soaked: &mut SoakResult) -> Result<()> {
         best.notes.retain(|note| !note.starts_with(SAFE_AT_ALL));
         best.notes.push(format!(
             "nothing lasts: not even a batch of one goes through {} steps without a retry and leaves headroom",
@@ -245,7 +309,7 @@ impl SoakRunner<'_> {
         steps.map_or(Bytes::ZERO, |(_, steps)| steps.limit())
     }
 
-    fn run(&mut self, plan: &Plan) -> Result<SoakReport, EngineError> {
+    fn run(&mut self, plan: &Plan) -> Result<SoakReport> {
         let micro_steps = micro_steps(plan.accumulation_steps);
         (self.work.progress)(Progress {
             probes_done: 0,
@@ -272,69 +336,40 @@ impl SoakRunner<'_> {
         report
     }
 
-    /// Whether a plan went through without a retry, and left free what one of its steps alone would have to.
-    fn lasts(&self, plan: &Plan, report: &SoakReport) -> Result<bool, EngineError> {
-        if report.verdict != Verdict::Fits {
-            return Ok(false);
-        }
-        let variant = self.of(micro_steps(plan.accumulation_steps));
-        let longest = self.request.alone();
-        let simulated = simulated_probe(
-            &longest,
-            &variant,
-            plan.micro_batch,
-            Detail::Verdict,
-            self.work.cancel,
-        )?;
-        let headroom = simulated.map_or(Bytes::ZERO, |simulated| simulated.headroom());
-        Ok(Bytes(report.peak_reserved_bytes) <= self.limit().saturating_sub(headroom))
-    }
-
-    /// What comes of a plan, and whether it lasts.
-    fn tried(&mut self, plan: Plan) -> Result<(SoakReport, bool), EngineError> {
+    /// What comes of a plan, and what it takes where it lasts.
+    fn tried(&mut self, plan: Plan) -> Result<(SoakReport, Option<PeakMemory>)> {
         let report = self.run(&plan)?;
-        let lasts = self.lasts(&plan, &report)?;
+        let variant = self.of(micro_steps(plan.accumulation_steps));
+        let lasts = match &self.steps {
+            Some((_, steps)) => self
+                .safety
+                .lasts(steps, &variant, plan.micro_batch, &report)?,
+            None => None,
+        };
         let is_smallest = self
             .failed
             .as_ref()
             .is_none_or(|(failed, _)| plan.micro_batch <= failed.micro_batch);
-        if !lasts && is_smallest {
+        if lasts.is_none() && is_smallest {
             self.failed = Some((plan, report.clone()));
         }
         Ok((report, lasts))
     }
 
-    fn lasting(&mut self, plan: Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
-        let (report, lasts) = self.tried(plan)?;
-        Ok(lasts.then_some((plan, report)))
+    fn lasting(&mut self, plan: Plan) -> Result<Option<Lasting>> {
+        let (_, lasts) = self.tried(plan)?;
+        Ok(lasts.map(|peaks| (plan, peaks)))
     }
 
-    /// The largest micro-batch below one that does not last, with as many steps.
-    fn below(&mut self, asked: &Plan) -> Result<Option<(Plan, SoakReport)>, EngineError> {
-        let mut found = None;
-        let of_one = asked.global_batch / asked.micro_batch.max(1);
-        largest(asked.micro_batch, &mut |micro_batch| {
-            let plan = Plan {
-                micro_batch,
-                global_batch: of_one * micro_batch,
-                ..*asked
-            };
-            let tried = self.lasting(plan)?;
-            let safe = tried
-                .as_ref()
-                .map(|(plan, report)| SafeBatch::of(plan.micro_batch, report));
-            found = tried.or(found.take());
-            Ok(safe)
-        })?;
-        Ok(found)
+    /// The largest micro-batch between these, which do not last, with as many steps.
+    fn below(&mut self, asked: &Plan, above: u64) -> Result<Option<Lasting>> {
+        largest(above..asked.micro_batch, |micro_batch| {
+            self.lasting(of_size(asked, micro_batch))
+        })
     }
 
     /// The plan with the fewest steps that makes the target and lasts; where none does, the one that comes closest.
-    fn towards(
-        &mut self,
-        target: u64,
-        asked: &Plan,
-    ) -> Result<Option<(Plan, SoakReport)>, EngineError> {
+    fn towards(&mut self, target: u64, asked: &Plan) -> Result<Option<Lasting>> {
         let exact = exact_plans(target, 1).into_iter();
         let smaller = exact.filter(|plan| plan.micro_batch < asked.micro_batch);
         for plan in smaller.take(MOST_PLANS) {
@@ -346,7 +381,7 @@ impl SoakRunner<'_> {
             accumulation_steps: u64::from(MOST_MICRO_STEPS),
             ..*asked
         };
-        let Some((largest, _)) = self.below(&accumulating)? else {
+        let Some((largest, _)) = self.below(&accumulating, 0)? else {
             return Ok(None);
         };
         let closest = closest_plans(target, 1, largest.micro_batch, largest.micro_batch);
@@ -356,5 +391,15 @@ impl SoakRunner<'_> {
             }
         }
         Ok(None)
+    }
+}
+
+/// As many steps of another micro-batch.
+fn of_size(plan: &Plan, micro_batch: u64) -> Plan {
+    let of_one = plan.global_batch / plan.micro_batch.max(1);
+    Plan {
+        micro_batch,
+        global_batch: of_one * micro_batch,
+        ..*plan
     }
 }

@@ -1,10 +1,11 @@
 //! The steps of a soak: their programs, one for each length and kind, and the order in which they run.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{FailingStep, SoakStep, StepKind, on_a_gpu};
 use crate::alloc::Settings;
 use crate::device::sim::{Card, CardMemory, SimulatedLauncher};
+use crate::fitting::Result;
 use crate::fitting::engine::{card, lowered, room_on};
 use crate::fitting::probing::simulator::not_compiled;
 use crate::limits::Cancel;
@@ -55,7 +56,7 @@ impl Steps {
         variant: &Variant,
         batch: u64,
         cancel: &Cancel,
-    ) -> Result<Steps, EngineError> {
+    ) -> Result<Steps> {
         let card = card(request).ok_or_else(on_a_gpu)?;
         let workload = &lowered(request, cancel)?.workload;
         let settings = settings_in_force(request, workload)?;
@@ -123,6 +124,17 @@ impl Steps {
         self.limit
     }
 
+    /// Whether each length is trained with somewhere, at the size of other steps: a short course does not come to all.
+    pub(super) fn come_to_all(&self) -> bool {
+        let mut left: BTreeSet<usize> = (0..self.programs.len()).collect();
+        for SoakStep(length, kind) in &self.order {
+            if *kind == StepKind::Step {
+                left.remove(length);
+            }
+        }
+        self.lengths.is_empty() || left.is_empty()
+    }
+
     /// What each step is.
     pub(super) fn into_order(self) -> Vec<SoakStep> {
         self.order
@@ -164,7 +176,7 @@ impl Steps {
     }
 
     /// That step in a process of its own.
-    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport, EngineError> {
+    pub(super) fn alone(&self, failing: &FailingStep) -> Result<ProbeReport> {
         let turn = self.step_at(failing.step).unwrap_or(self.order[0]);
         let probe = Probe {
             program: self.program(turn),
@@ -172,11 +184,16 @@ impl Steps {
             steps: 1,
             detail: Detail::Full,
         };
-        self.on_card(|process| process.probe(&probe))
+        self.on_card(self.limit, |process| process.probe(&probe))
     }
 
     /// Runs all steps with this batch.
-    pub(super) fn run(&self, batch: u64) -> Result<SoakReport, EngineError> {
+    pub(super) fn run(&self, batch: u64) -> Result<SoakReport> {
+        self.run_within(self.limit, batch)
+    }
+
+    /// The same where the allocator may reserve so much.
+    pub(super) fn run_within(&self, limit: Bytes, batch: u64) -> Result<SoakReport> {
         let mut shapes = Vec::new();
         let mut places = HashMap::new();
         let steps = self.order.iter().map(|SoakStep(length, kind)| {
@@ -194,18 +211,19 @@ impl Steps {
             shapes: &shapes,
             steps: &steps,
         };
-        self.on_card(|process| process.soak(&soak))
+        self.on_card(limit, |process| process.soak(&soak))
     }
 
     /// Lets something run in a process of its own on the card.
     fn on_card<T>(
         &self,
+        limit: Bytes,
         run: impl FnOnce(&mut SimulatedProcess<'_>) -> Result<T, Cancelled>,
-    ) -> Result<T, EngineError> {
+    ) -> Result<T> {
         let mut process = SimulatedProcess {
             memory: self.memory,
             settings: &self.settings,
-            limit: self.limit,
+            limit,
             launcher: &mut self.launcher.clone(),
             evidence: Evidence::Simulated,
             cancel: &self.cancel,
@@ -291,7 +309,7 @@ fn compiled(
     batch: u64,
     card: &Card,
     cancel: &Cancel,
-) -> Result<LengthPrograms, EngineError> {
+) -> Result<LengthPrograms> {
     let lowered = lowered(request, cancel)?;
     let batches = [
         Some(batch),
@@ -326,11 +344,7 @@ fn without_gradients(variant: &Variant) -> Variant {
     }
 }
 
-fn compile(
-    compiler: &mut Programs,
-    variant: &Variant,
-    cancel: &Cancel,
-) -> Result<Program, EngineError> {
+fn compile(compiler: &mut Programs, variant: &Variant, cancel: &Cancel) -> Result<Program> {
     let program = compiler
         .of(variant, cancel)
         .map_err(|error| not_compiled(&error))?;

@@ -2,13 +2,18 @@
 
 use serde_json::{Value, json};
 
-use crate::model::{Optimizer, OptimizerImpl, Parallel, Precision, Workload};
+use crate::fitting::Result;
+use crate::model::{Optimizer, OptimizerImpl, Parallel, Precision, Request, Workload};
+use crate::probe::Verdict;
 use crate::shape::DType;
-use crate::{EngineError, SuggestionKind};
+use crate::validate::Purpose;
+use crate::{EngineError, FitResult, SuggestionKind};
 
 use super::Aim;
-use crate::fitting::engine::lowered;
+use crate::fitting::answer::{Devices, answer};
+use crate::fitting::engine::{Fallback, FitEngine, FitSpec, is_to_be_recorded, lowered};
 use crate::fitting::probing::runner::Observer;
+use crate::fitting::probing::simulator::Simulator;
 
 /// A change that may help.
 pub(super) struct Candidate {
@@ -77,7 +82,7 @@ const CHUNKS: [u64; 2] = [8, 32];
 const GPUS: [u64; 3] = [2, 4, 8];
 
 /// Every change but those of checkpointing.
-pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+pub(super) fn all(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>> {
     let mut all = allocator(aim);
     all.extend(optimizers(aim));
     all.extend(precisions(aim));
@@ -228,7 +233,7 @@ fn adapter(aim: &Aim<'_>) -> Option<Candidate> {
 }
 
 /// Samples of half and of a quarter of the tokens, of a model that is built for a number of them.
-fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>, EngineError> {
+fn tokens(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>> {
     // Several lengths are what samples have.
     if !is_built(aim) || aim.request.lengths.is_some() {
         return Ok(Vec::new());
@@ -325,4 +330,64 @@ fn larger(aim: &Aim<'_>) -> Vec<Candidate> {
             messages,
         ),
     ]
+}
+
+/// A request about a simulated card that has one variant, looked at a sample at a time.
+pub(super) struct One<'a> {
+    engine: &'a FitEngine,
+    request: &'a Request,
+    spec: FitSpec<'a>,
+    simulator: Simulator,
+}
+
+impl One<'_> {
+    /// How one sample runs, and whether it leaves headroom.
+    pub(super) fn sample(&mut self) -> Result<(Verdict, bool)> {
+        let One {
+            spec, simulator, ..
+        } = self;
+        let variant = &spec.request.variants[0];
+        let limit = spec.budget.limit(&variant.parallel);
+        simulator.safety(&spec.request, variant, 1, limit)
+    }
+
+    /// The answer, where the request is right.
+    pub(super) fn answer(mut self, observer: &Observer<'_>) -> Result<FitResult> {
+        let cancel = observer.cancel();
+        self.engine.resolve(self.request, Purpose::Fit, cancel)?;
+        let devices = Devices {
+            simulated: &mut self.simulator,
+            real: None,
+        };
+        answer(&self.spec, devices, observer)
+    }
+}
+
+impl FitEngine {
+    /// Opens such a request; `None` where it is another one, or is wrong.
+    pub(super) fn one<'a>(
+        &'a self,
+        request: &'a Request,
+        observer: &'a Observer<'a>,
+    ) -> Result<Option<One<'a>>> {
+        let is_alone = request.lengths.is_none() && request.soak.is_none();
+        if !is_alone || request.variants.len() > 1 {
+            return Ok(None);
+        }
+        let is_recorded = is_to_be_recorded(request, observer.cancel());
+        let opened = is_recorded.and_then(|is_recorded| {
+            let open = || self.open(request, self.deadlines, Fallback::Fail, observer);
+            (!is_recorded).then(open).transpose()
+        });
+        match opened {
+            Ok(opened) => Ok(opened.map(|(spec, simulator, _)| One {
+                engine: self,
+                request,
+                spec,
+                simulator,
+            })),
+            Err(EngineError::Cancelled) => Err(EngineError::Cancelled),
+            Err(_) => Ok(None),
+        }
+    }
 }

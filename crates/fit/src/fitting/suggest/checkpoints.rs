@@ -6,17 +6,17 @@
 
 use serde_json::json;
 
+use crate::SuggestionKind;
 use crate::compile::{Block, blocks};
+use crate::fitting::Result;
 use crate::model::{Checkpointing, Variant, Workload};
 use crate::probe::Detail;
 use crate::units::Bytes;
-use crate::{EngineError, SuggestionKind};
 
 use super::candidates::{Candidate, RECOMPUTING};
 use super::{Aim, PLENTY};
 use crate::fitting::engine::{lowered, simulation};
-use crate::fitting::probing::runner::Observer;
-use crate::fitting::probing::runner::{Runner as _, StepTime};
+use crate::fitting::probing::runner::{Observer, Runner as _, StepTime};
 use crate::fitting::probing::simulator::Simulator;
 use crate::fitting::recommendation::headroom::VariantHeadroom;
 
@@ -42,10 +42,7 @@ struct Worth {
 }
 
 /// The least that is to be computed again, and all blocks.
-pub(super) fn candidates(
-    aim: &Aim<'_>,
-    observer: &Observer<'_>,
-) -> Result<Vec<Candidate>, EngineError> {
+pub(super) fn candidates(aim: &Aim<'_>, observer: &Observer<'_>) -> Result<Vec<Candidate>> {
     let workload = &lowered(aim.request, observer.cancel())?.workload;
     let Workload::Graph(graph) = workload else {
         return Ok(Vec::new());
@@ -115,7 +112,7 @@ struct Solver<'a> {
 
 impl Solver<'_> {
     /// The cheapest blocks with which the batch runs and leaves headroom; `None` where it does without any, or with none.
-    fn least(&mut self) -> Result<Option<Vec<usize>>, EngineError> {
+    fn least(&mut self) -> Result<Option<Vec<usize>>> {
         let every: Vec<usize> = (0..self.blocks.len()).collect();
         let mut lacking = self.lacking(&[])?;
         if lacking == 0 || self.lacking(&every)? > 0 {
@@ -137,11 +134,7 @@ impl Solver<'_> {
     }
 
     /// What of a set can be left out after all, the costliest first: found by bisection, since those that are alike do alike.
-    fn without_surplus(
-        &mut self,
-        mut chosen: Vec<usize>,
-        worths: &[Worth],
-    ) -> Result<Vec<usize>, EngineError> {
+    fn without_surplus(&mut self, mut chosen: Vec<usize>, worths: &[Worth]) -> Result<Vec<usize>> {
         crate::order::by(&mut chosen, |a, b| {
             worths[*a].takes.total_cmp(&worths[*b].takes).then(a.cmp(b))
         });
@@ -160,7 +153,7 @@ impl Solver<'_> {
     }
 
     /// What each block is worth, alone.
-    fn worths(&mut self) -> Result<Vec<Worth>, EngineError> {
+    fn worths(&mut self) -> Result<Vec<Worth>> {
         let peak = self.peak(&[])?;
         let takes = self.seconds(&[])?;
         let mut known: Vec<((usize, u64), Worth)> = Vec::new();
@@ -204,7 +197,7 @@ impl Solver<'_> {
     }
 
     /// How long a step of one micro-step takes.
-    fn seconds(&mut self, chosen: &[usize]) -> Result<Option<f64>, EngineError> {
+    fn seconds(&mut self, chosen: &[usize]) -> Result<Option<f64>> {
         let variant = self.variant(chosen);
         Ok(match self.simulator.step_time(&variant, self.batch, 1)? {
             StepTime::Seconds(seconds, _) => Some(seconds),
@@ -213,7 +206,7 @@ impl Solver<'_> {
     }
 
     /// The most bytes allocated in steps of the batch, on a card that has plenty.
-    fn peak(&mut self, chosen: &[usize]) -> Result<u64, EngineError> {
+    fn peak(&mut self, chosen: &[usize]) -> Result<u64> {
         let (variant, batch) = (self.variant(chosen), self.batch);
         self.observer
             .before(batch, "looking for blocks to compute again")?;
@@ -224,7 +217,7 @@ impl Solver<'_> {
     }
 
     /// By how much the limit is too low for the batch with these blocks; 0 where it runs and leaves headroom.
-    fn lacking(&mut self, chosen: &[usize]) -> Result<u64, EngineError> {
+    fn lacking(&mut self, chosen: &[usize]) -> Result<u64> {
         let (variant, batch, limit) = (self.variant(chosen), self.batch, self.limit);
         self.observer
             .before(batch, "looking for blocks to compute again")?;

@@ -7,8 +7,9 @@ use super::candidates::{
 };
 use super::checkpoints::EVERY_BLOCK;
 use super::{Told, Trials, merge};
+use crate::fitting::Result;
 use crate::fitting::probing::runner::Observer;
-use crate::{EngineError, Suggestion, SuggestionKind};
+use crate::{Suggestion, SuggestionKind};
 
 /// Changes by their prices, in the order in which people take them: the same training on as many GPUs, an adapter's instead, and each
 /// on more GPUs.
@@ -42,7 +43,7 @@ pub(super) fn add(
     single: &[Candidate],
     found: &mut Vec<(u32, Suggestion)>,
     observer: &Observer<'_>,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     let climbed = trials.each(&LADDERS, observer, |ladder, told| {
         let rungs: Vec<&Candidate> = ladder
             .iter()
@@ -67,11 +68,7 @@ pub(super) fn add(
 }
 
 /// The smallest combination of these changes, each taken after those before it, with which a batch fits.
-fn smallest(
-    trials: &Trials<'_>,
-    rungs: &[&Candidate],
-    told: &Told,
-) -> Result<Option<Candidate>, EngineError> {
+fn smallest(trials: &Trials<'_>, rungs: &[&Candidate], told: &Told) -> Result<Option<Candidate>> {
     let mut taken: Vec<&Candidate> = Vec::new();
     let mut fits = false;
     for rung in rungs {

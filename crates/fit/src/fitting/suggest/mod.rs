@@ -15,6 +15,7 @@ use std::thread::{self, ScopedJoinHandle};
 use serde_json::{Value, json};
 
 use crate::device::sim::Card;
+use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{Mode, Parallel, Precision, Request, Suggest, Variant, Workload};
 use crate::probe::{CategoryBytes, Verdict};
@@ -110,7 +111,7 @@ impl FitEngine {
         request: &Request,
         result: &mut FitResult,
         work: &Work<'_>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<()> {
         let placed = placed(request, || self.catalogue().inventory())?;
         add(self, &placed, result, &Observer::new(work))
     }
@@ -122,7 +123,7 @@ pub(super) fn add(
     request: &Request,
     result: &mut FitResult,
     observer: &Observer<'_>,
-) -> Result<(), EngineError> {
+) -> Result<()> {
     match aim(request, result, observer)? {
         Ok(aim) => {
             let (wanted, found) = (aim.wanted(), suggestions(engine, &aim, observer)?);
@@ -159,7 +160,7 @@ fn aim<'a>(
     request: &'a Request,
     result: &'a FitResult,
     observer: &Observer<'_>,
-) -> Result<Result<Aim<'a>, &'static str>, EngineError> {
+) -> Result<Result<Aim<'a>, &'static str>> {
     let Some(card) = card(request) else {
         return Ok(Err("they are simulated; ask about a simulated card"));
     };
@@ -209,7 +210,7 @@ fn suggestions(
     engine: &FitEngine,
     aim: &Aim<'_>,
     observer: &Observer<'_>,
-) -> Result<Vec<Suggestion>, EngineError> {
+) -> Result<Vec<Suggestion>> {
     let mut candidates = candidates::all(aim, observer)?;
     candidates.extend(checkpoints::candidates(aim, observer)?);
     let trials = Trials {
@@ -271,8 +272,8 @@ impl Trials<'_> {
         &self,
         all: &[A],
         observer: &Observer<'_>,
-        one: impl Fn(&A, &Told) -> Result<T, EngineError> + Sync,
-    ) -> Result<Vec<T>, EngineError> {
+        one: impl Fn(&A, &Told) -> Result<T> + Sync,
+    ) -> Result<Vec<T>> {
         let next = AtomicUsize::new(0);
         let (told, notes) = mpsc::channel();
         let work = |told: Told| {
@@ -285,7 +286,7 @@ impl Trials<'_> {
                 .collect::<Vec<_>>()
         };
         let mut done = thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.engine.threads().min(all.len()))
+            let threads: Vec<_> = (0..self.engine.threads.min(all.len()))
                 .map(|_| {
                     let told = told.clone();
                     scope.spawn(|| work(told))
@@ -322,7 +323,7 @@ impl Trials<'_> {
     }
 
     /// Whether a batch fits with a change; at once where one sample leaves headroom or runs out of memory.
-    fn fits(&self, candidate: &Candidate, told: &Told) -> Result<bool, EngineError> {
+    fn fits(&self, candidate: &Candidate, told: &Told) -> Result<bool> {
         let (patch, changed) = self.changed(candidate, told);
         let is_known = |known: &&(Value, bool)| known.0 == patch;
         if let Some((_, fits)) = held(&self.fits).iter().find(is_known) {
@@ -362,11 +363,7 @@ impl Trials<'_> {
     }
 
     /// A change with its answer; `None` where the changed request is none.
-    fn answered(
-        &self,
-        candidate: &Candidate,
-        told: &Told,
-    ) -> Result<Option<Suggestion>, EngineError> {
+    fn answered(&self, candidate: &Candidate, told: &Told) -> Result<Option<Suggestion>> {
         let (patch, changed) = self.changed(candidate, told);
         let (aim, Some(changed)) = (self.aim, changed) else {
             return Ok(None);

@@ -1,9 +1,12 @@
 //! Fits on a scripted device: memory that grows as the test says.
 
+mod budget;
+mod devices;
 mod ranking;
 mod script;
 mod speed;
 mod targets;
+mod why;
 
 use crate::fitting::answer::{Devices, answer};
 use crate::fitting::engine::FitSpec;

@@ -2,8 +2,10 @@
 
 use super::script::*;
 use crate::FitResult;
+use crate::compile::Recomputed;
+use crate::fitting::answer::cost;
 use crate::fitting::engine::FitSpec;
-use crate::model::{Checkpointing, Compare, Optimizer, Variant};
+use crate::model::{Checkpointing, Compare, Optimizer, Precision, Variant};
 
 fn adamw() -> Variant {
     Variant::default()
@@ -150,4 +152,36 @@ fn probes_name_their_variant_by_its_rank_and_say_how_they_accumulated() {
         assert_eq!(probe.accumulation, 4);
     }
     assert!(found.probes.iter().any(|probe| probe.variant == 3));
+}
+
+#[test]
+fn costs_are_those_beside_memory() {
+    let blocks = Recomputed {
+        calls: 24,
+        operations: 97,
+        of_operations: 100,
+    };
+    let one = Recomputed { calls: 1, ..blocks };
+    let none = Recomputed::default();
+    let per_block = Checkpointing::PerBlock;
+    let modules = Checkpointing::Modules(vec!["h.*".into()]);
+    let of = |precision, checkpointing: &Checkpointing, recomputed| {
+        let variant = Variant {
+            precision,
+            checkpointing: checkpointing.clone(),
+            ..Variant::default()
+        };
+        cost(&variant, recomputed).unwrap_or_default()
+    };
+    let plain = &Checkpointing::None;
+
+    assert_eq!(of(Precision::Fp32, plain, none), "");
+    assert_eq!(of(Precision::AmpBf16, plain, none), "");
+    assert_eq!(of(Precision::AmpFp16, plain, none), "loss scaling");
+    assert_eq!(of(Precision::Bf16, plain, none), "weights in bf16");
+    assert_eq!(
+        of(Precision::AmpFp16, &per_block, blocks),
+        "recomputes 24 blocks, loss scaling"
+    );
+    assert_eq!(of(Precision::Fp32, &modules, one), "recomputes 1 module");
 }

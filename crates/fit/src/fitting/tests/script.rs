@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::fitting::Result;
 use crate::fitting::answer::{Devices, answer};
-use crate::fitting::engine::FitSpec;
-use crate::fitting::memory_budget::MemoryBudget;
+use crate::fitting::engine::{FitSpec, MemoryBudget};
 use crate::fitting::probing::runner::{Observer, ProbeOutcome, Runner, RunnerDevice, StepTime};
 use crate::fitting::recommendation::headroom::{Uncertainty, VariantHeadroom};
 use crate::model::{Checkpointing, Optimizer, Request, RequestDocument, Variant};
@@ -89,7 +89,7 @@ impl Runner for Script {
         batch: u64,
         limit: Bytes,
         _detail: Detail,
-    ) -> Result<ProbeOutcome, EngineError> {
+    ) -> Result<ProbeOutcome> {
         self.asked.push((variant.accumulation, batch));
         if self.device().is_lost {
             return Err(EngineError::DeviceFailed {
@@ -152,12 +152,7 @@ impl Runner for Script {
         })
     }
 
-    fn step_time(
-        &mut self,
-        variant: &Variant,
-        batch: u64,
-        steps: u64,
-    ) -> Result<StepTime, EngineError> {
+    fn step_time(&mut self, variant: &Variant, batch: u64, steps: u64) -> Result<StepTime> {
         Ok(match self.takes(variant, batch) {
             Some(micro) => StepTime::Seconds(micro * steps as f64, SpeedFrom::Estimated),
             None => StepTime::Unknown("the script does not say"),

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::source::{self, LoweredCell, ModelSource};
+use super::lowered::LoweredCell;
+use super::source::{self, ModelSource};
 use super::{DeviceChoice, Request, RequestDocument, Workload};
-use crate::model::uploaded::Uploads;
+use crate::model::Uploads;
+use crate::units::Share;
 use batchfit_models::members::{Object, REQUEST, TRAINING};
 use batchfit_models::{Fields, Generation, Length, RequestError};
 
@@ -165,5 +167,15 @@ impl Request {
             suggest: None,
             ..self.clone()
         }
+    }
+
+    /// The same without what one other key alone asks for.
+    #[must_use]
+    pub fn confirmed(&self) -> Request {
+        let mut confirmed = self.clone();
+        for it in &mut confirmed.calibration {
+            it.unconfirmed = Share(0);
+        }
+        confirmed
     }
 }

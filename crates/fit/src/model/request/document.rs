@@ -14,7 +14,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::source::{self, ModelSchema};
 use crate::limits::{AnyValue, LimitExceeded, Text, clause, insert_once, measured, with_budget};
-use crate::model::uploaded::{Digest, Reference};
+use crate::model::{Digest, Reference};
 use batchfit_models::RequestError;
 use batchfit_models::members::{OBJECTS, REQUEST, schema_of};
 

@@ -2,24 +2,25 @@
 
 mod changed;
 mod document;
-mod fingerprint;
 mod hardware;
-mod parallel;
-mod shown;
+mod lowered;
 mod soak;
 mod source;
 mod training;
+mod uploaded;
 
 pub use document::{ModelFiles, RequestDocument};
-pub use fingerprint::ENGINE_DIGEST;
 pub use hardware::{
     CalibrationSource, DeviceChoice, HeadroomCalibration, is_host_name, nicknames,
     parse_memory_limit, parse_size, strategy,
 };
-pub use parallel::DEEPSPEED;
-pub use shown::{DetachedModel, pack};
+pub use lowered::{ENGINE_DIGEST, Lowered, Workload};
 pub use soak::{SoakSchedule, Validation};
-pub use source::{Lowered, RECORDING_BOUNDS, Workload};
+pub use source::RECORDING_BOUNDS;
+pub use training::DEEPSPEED;
+pub use uploaded::{
+    DIGEST_FORM, DetachedModel, Digest, Packed, Reference, Upload, UploadKind, Uploads, pack,
+};
 
 use std::sync::Arc;
 
@@ -29,15 +30,16 @@ use serde_json::Value;
 use crate::device::sim::Instance;
 use crate::limits::{measured, shorten};
 
-use super::uploaded::{Digest, Uploads};
 use crate::alloc::MemoryLimit;
 use crate::units::{Bytes, Share};
 use batchfit_models::exported::UnknownOps;
+use batchfit_models::huggingface::HuggingFaceModel;
 use batchfit_models::members::REQUEST;
 pub use batchfit_models::members::{LARGEST_TARGET, MOST_RANKS, Priority, SearchMode};
 use batchfit_models::{Fields, Generation, Lengths, RequestError, wrong};
 use batchfit_step::{Compare, Objective, Variant};
-use source::{LoweredCell, ModelSource};
+use lowered::LoweredCell;
+use source::ModelSource;
 
 /// Longest allocator setting read, in bytes; the allocator reads no longer one.
 const LONGEST_ALLOCATOR: usize = 4096;
@@ -249,11 +251,12 @@ impl Request {
                 model.generating(&generation)?
             }
         };
-        if model.is_adapted().is_some() {
+        let is_adapted = model.of_transformers().map(HuggingFaceModel::is_adapted);
+        if is_adapted.is_some() {
             training::without_smoothing(&variants)?;
         }
-        let trainer_wraps = match model.is_adapted() {
-            Some(is_adapted) => parallel::as_trainer_wraps(&mut variants, fields, is_adapted),
+        let trainer_wraps = match is_adapted {
+            Some(is_adapted) => training::as_trainer_wraps(&mut variants, fields, is_adapted),
             None => false,
         };
         if let Some(target) = target_batch.filter(|target| *target < world_size) {
@@ -294,7 +297,9 @@ impl Request {
             compare: fields.read("compare")?.unwrap_or_default(),
             objective: fields.read("objective")?.unwrap_or_default(),
             chosen_percent: fields.read("chosen_percent")?,
-            soak: SoakSchedule::read(fields)?,
+            soak: (fields.object("soak")?)
+                .map(|soak| SoakSchedule::read(&soak))
+                .transpose()?,
             priority: fields.read("priority")?,
             timeout_seconds: fields.read("timeout_seconds")?,
             suggest: suggest(fields)?,
@@ -360,19 +365,20 @@ impl Request {
             ModelSource::Preset(_) => "preset",
             ModelSource::Layers(_) => "layers",
             ModelSource::HuggingFace(_) => "hf",
-            ModelSource::Inline(..) | ModelSource::File(..) => "exported",
+            ModelSource::Exported(..) => "exported",
             ModelSource::Recorded(_) => "recorded",
         }
     }
 
     /// Whether PEFT has adapted the model, where it is one of transformers that batchfit builds.
     pub fn is_adapted(&self) -> Option<bool> {
-        self.model.is_adapted()
+        let model = self.model.of_transformers()?;
+        Some(model.is_adapted())
     }
 
     /// The type that it says of the weights of a model of transformers.
     pub fn param_dtype(&self) -> Option<crate::shape::DType> {
-        self.model.param_dtype()
+        self.model.of_transformers()?.param_dtype()
     }
 
     /// What a person would call the model: the preset's name, or else its class or the kind of description, and the beginning

@@ -65,10 +65,7 @@ impl SoakSchedule {
     }
 
     /// Reads the field `soak` of a request.
-    pub(super) fn read(request: &Fields<'_>) -> Result<Option<SoakSchedule>, RequestError> {
-        let Some(fields) = request.object("soak")? else {
-            return Ok(None);
-        };
+    pub(super) fn read(fields: &Fields<'_>) -> Result<SoakSchedule, RequestError> {
         let validation_steps = fields.read("validation_steps")?;
         let validation = fields.read("validation_batch")?.map(|batch| Validation {
             batch,
@@ -79,7 +76,7 @@ impl SoakSchedule {
                 "validation_steps needs validation_batch: how many samples are validated at a time";
             return Err(RequestError::at(fields.at("validation_steps"), problem));
         }
-        let generation = Generation::of_soak(&fields)?;
+        let generation = Generation::of_soak(fields)?;
         let course = SoakSchedule {
             generation,
             steps: fields.read("steps")?.unwrap_or(USUAL_STEPS),
@@ -93,8 +90,8 @@ impl SoakSchedule {
             let problem = format!(
                 "{length} steps, those of validation included, are more than the {MOST_SOAKED} that are run"
             );
-            return Err(RequestError::at(request.at("soak"), problem));
+            return Err(RequestError::at("/soak", problem));
         }
-        Ok(Some(course))
+        Ok(course)
     }
 }

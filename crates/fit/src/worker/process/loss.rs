@@ -1,11 +1,10 @@
 //! How a worker can be lost, in words.
 
 use std::borrow::Cow;
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
+use std::{fmt, io};
 
 use crate::worker::protocol::Refusal;
 

@@ -39,25 +39,27 @@ const LAST_WORDS: usize = 8;
 const LONGEST_WORD: usize = 4096;
 
 /// How a child is started.
-pub(super) struct Launch<'a> {
+pub(crate) struct Launch<'a> {
     /// What it is called in errors.
-    pub(super) who: Cow<'static, str>,
-    pub(super) program: &'a Path,
-    pub(super) arguments: &'a [OsString],
+    pub(crate) who: Cow<'static, str>,
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: &'a [OsString],
     /// Variables besides those of this process.
-    pub(super) environment: &'a [(OsString, OsString)],
+    pub(crate) environment: &'a [(OsString, OsString)],
     /// Whether it may start processes of its own, which end with it.
-    pub(super) starts_others: bool,
+    pub(crate) starts_others: bool,
+    /// Whether what it writes to its stderr is ours, and not kept for errors.
+    pub(crate) shares_stderr: bool,
     /// The longest line that it may write.
-    pub(super) longest_answer: usize,
+    pub(crate) longest_answer: usize,
     /// How long it and the threads at its pipes are waited for once it was killed. A child that hangs in a driver dies only when
     /// the driver lets it, and a process that inherited its pipes may hold them open.
-    pub(super) ending: Duration,
+    pub(crate) ending: Duration,
 }
 
 /// One child with its pipes and the threads that serve them.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     /// What the child is called.
     who: Cow<'static, str>,
     /// The longest line that it may write.
@@ -75,7 +77,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Starts a child, which has a process group of its own: what it starts ends with it.
-    pub(super) fn start(launch: &Launch<'_>) -> Result<Running, WorkerError> {
+    pub(crate) fn start(launch: &Launch<'_>) -> Result<Running, WorkerError> {
         let environment = launch.environment.iter().map(|(name, value)| (name, value));
         let command = if launch.starts_others {
             supervised::command(launch.program.as_os_str(), launch.arguments)
@@ -89,7 +91,11 @@ impl Running {
                 .envs(environment)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
+                .stderr(if launch.shares_stderr {
+                    Stdio::inherit()
+                } else {
+                    Stdio::piped()
+                })
                 .spawn()
         });
         let mut child = spawned.map_err(|source| WorkerError::Spawn {
@@ -99,7 +105,7 @@ impl Running {
         })?;
         let stdin = child.stdin.take().expect("stdin is piped");
         let stdout = child.stdout.take().expect("stdout is piped");
-        let stderr = child.stderr.take().expect("stderr is piped");
+        let stderr = child.stderr.take();
         let (orders, to_write) = channel();
         // Every order has one answer, so one slot never blocks a child that keeps to the protocol.
         let (read, answers) = sync_channel(1);
@@ -108,11 +114,13 @@ impl Running {
         let (who, longest) = (launch.who.clone(), launch.longest_answer);
         // What the child says is logged as said of the job that it works for.
         let span = tracing::Span::current();
-        let threads = vec![
+        let mut threads = vec![
             thread::spawn(move || write_orders(stdin, &to_write)),
             thread::spawn(move || read_answers(stdout, &read, longest)),
-            thread::spawn(move || span.in_scope(|| keep_last_words(stderr, &words, &who))),
         ];
+        threads.extend(stderr.map(|stderr| {
+            thread::spawn(move || span.in_scope(|| keep_last_words(stderr, &words, &who)))
+        }));
         Ok(Running {
             who: launch.who.clone(),
             longest,
@@ -138,7 +146,7 @@ impl Running {
     }
 
     /// Gives an order, whose answer is waited for afterwards.
-    pub(super) fn tell(&mut self, order: &impl Serialize) {
+    pub(crate) fn tell(&mut self, order: &impl Serialize) {
         let mut line = serde_json::to_vec(order).expect("orders have string keys only");
         line.push(b'\n');
         if let Some(orders) = &self.orders {
@@ -148,7 +156,7 @@ impl Running {
     }
 
     /// Waits for an answer.
-    pub(super) fn wait<A: DeserializeOwned>(
+    pub(crate) fn wait<A: DeserializeOwned>(
         &mut self,
         activity: Activity,
         within: Duration,

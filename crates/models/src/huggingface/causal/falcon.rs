@@ -3,10 +3,9 @@
 use super::alibi::{Kind, alibi};
 use super::plain_rotation;
 use crate::huggingface::attention::{causal_mask, smallest};
+use crate::huggingface::generation::GenerationTraits;
 use crate::huggingface::prelude::*;
-use crate::huggingface::rotary::rotation::{
-    Part, Rotary, Rotation, Rotations, Update, apply_rotary,
-};
+use crate::huggingface::rotary::rotation::{Part, Rotary, Rotation, Rotations, apply_rotary};
 use crate::huggingface::text;
 use crate::tracing::Adapter;
 use crate::tracing::functional::Attention as Settings;
@@ -109,48 +108,33 @@ impl Decoder {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
-    let tracer = task.tracer(CODE.module);
-    let (model, words) = new_model(&tracer, &config);
-    let lm_head = text::lm_head(task, &words, true)?;
-    let forward = |ids: &Tensor| model.forward(ids);
-    let head = (&lm_head, config.vocabulary);
-    text::next_token(task, tracer, seq_len, forward, head)
+    let at = task.frame(CODE, "transformer");
+    let sizes = [config.vocabulary, config.width];
+    let words = at.embedding("transformer.word_embeddings", sizes);
+    let forward = |ids: &Tensor| model(&at, &config, &words, ids);
+    let traits = GenerationTraits::plain(config.layers);
+    text::tied_language_model(task, (&words, true), (seq_len, traits), |ids, _| {
+        forward(ids)
+    })
 }
 
 /// `FalconLinear`.
-struct FalconLinear {
-    place: ModulePath,
-    weight: Tensor,
-    bias: Option<Tensor>,
-    adapter: Option<Box<Adapter>>,
-}
-
-impl FalconLinear {
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "as every module takes its path"
-    )]
-    fn new(tracer: &Tracer, path: String, [inputs, outputs]: [u64; 2], bias: bool) -> FalconLinear {
-        let own = Adapter::path_of_layer(tracer, &path);
-        FalconLinear {
-            weight: tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]),
-            bias: bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs])),
-            adapter: Adapter::of_layer(tracer, &path, [inputs, outputs]),
-            place: CODE.place(own, "Linear"),
-        }
-    }
-
-    fn forward(&self, input: impl Tensors) -> Tensor {
-        Adapter::forward(self.adapter.as_deref(), input, |input| {
-            input.tracer().in_module(&self.place, || {
-                let hidden_states = input.matmul((&self.weight).transposed());
-                match &self.bias {
-                    Some(bias) => hidden_states.add(bias),
-                    None => hidden_states,
-                }
-            })
+fn linear(at: &Frame, name: &str, [inputs, outputs]: [u64; 2], bias: bool, x: &Tensor) -> Tensor {
+    let (tracer, path) = (at.tracer(), at.path(name));
+    let own = Adapter::path_of_layer(tracer, &path);
+    let weight = tracer.parameter(&format!("{own}.weight"), &[outputs, inputs]);
+    let bias = bias.then(|| tracer.parameter(&format!("{own}.bias"), &[outputs]));
+    let adapter = Adapter::of_layer(tracer, &path, [inputs, outputs]);
+    let place = CODE.place(own, "Linear");
+    Adapter::forward(adapter.as_deref(), x, |input| {
+        tracer.in_module(&place, || {
+            let hidden_states = input.matmul((&weight).transposed());
+            match &bias {
+                Some(bias) => hidden_states.add(bias),
+                None => hidden_states,
+            }
         })
-    }
+    })
 }
 
 /// `dropout_add`.
@@ -160,255 +144,170 @@ fn dropout_add(x: &Tensor, residual: &Tensor, p: f64) -> Tensor {
     out
 }
 
-/// `FalconAttention`.
-struct Attention {
-    place: ModulePath,
-    query_key_value: FalconLinear,
-    dense: FalconLinear,
-    heads: u64,
-    head_dim: u64,
-    kind: Heads,
-    dropout: f64,
-}
-
-/// What all layers read besides their states: a mask, and biases that are in it already or rotations.
+/// What all layers read besides their states: a mask, which has biases in it already or goes with rotations.
 struct Positions {
     mask: Tensor,
-    has_alibi: bool,
     rotations: Rotations,
 }
 
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Decoder) -> Attention {
-        let place = CODE.place(path, "Attention");
-        let (width, bias) = (config.width, config.has_bias);
-        let linear =
-            |name, outputs| FalconLinear::new(tracer, place.path(name), [width, outputs], bias);
-        Attention {
-            query_key_value: linear("query_key_value", config.fused()),
-            dense: linear("dense", width),
-            heads: config.heads,
-            head_dim: config.head_dim,
-            kind: config.kind,
-            dropout: config.attention_dropout,
-            place,
+/// `_split_heads`.
+fn split_heads(config: &Decoder, fused: &Tensor) -> [Tensor; 3] {
+    let (batch, seq_len): (Size, Size) = (fused.size(0).into(), fused.size(1).into());
+    let tracer = fused.tracer();
+    let dim = config.head_dim.into();
+    match config.kind {
+        Heads::All => {
+            let split = fused.view(&[batch, seq_len, config.heads.into(), 3.into(), dim]);
+            [0, 1, 2].map(|index| (&split).select(3, index))
+        }
+        Heads::One => {
+            let heads = config.heads.saturating_add(2).into();
+            let split = fused.view(&[batch, seq_len, heads, dim]);
+            let query = (&split).slice(2, 0, -2);
+            let one = || {
+                let index = tracer.constant(&[1], DType::Int64);
+                (&split).index(&[None, None, Some(&index)])
+            };
+            [query, one(), one()]
+        }
+        Heads::Groups(kv_heads) => {
+            let group = (config.heads / kv_heads.max(1)).saturating_add(2).into();
+            let split = fused.view(&[batch, seq_len, Size::REST, group, dim]);
+            let query = (&split).slice(3, 0, -2);
+            let one = || {
+                let index = tracer.constant(&[1], DType::Int64);
+                (&split).index(&[None, None, None, Some(&index)])
+            };
+            let sizes: Vec<Size> = query.shape().into_iter().map(Size::from).collect();
+            let (mut key, mut value) = (one(), one());
+            key = (&key).expand(&sizes);
+            value = (&value).expand(&sizes);
+            let flat = [
+                (&query).flatten(2, 3),
+                (&key).flatten(2, 3),
+                (&value).flatten(2, 3),
+            ];
+            drop((split, query, key, value));
+            flat
         }
     }
+}
 
-    /// `_split_heads`.
-    fn split_heads(&self, fused: &Tensor) -> [Tensor; 3] {
-        let (batch, seq_len): (Size, Size) = (fused.size(0).into(), fused.size(1).into());
-        let tracer = fused.tracer();
-        let dim = self.head_dim.into();
-        match self.kind {
-            Heads::All => {
-                let split = fused.view(&[batch, seq_len, self.heads.into(), 3.into(), dim]);
-                [0, 1, 2].map(|index| (&split).select(3, index))
-            }
-            Heads::One => {
-                let heads = self.heads.saturating_add(2).into();
-                let split = fused.view(&[batch, seq_len, heads, dim]);
-                let query = (&split).slice(2, 0, -2);
-                let one = || {
-                    let index = tracer.constant(&[1], DType::Int64);
-                    (&split).index(&[None, None, Some(&index)])
-                };
-                [query, one(), one()]
-            }
-            Heads::Groups(kv_heads) => {
-                let group = (self.heads / kv_heads.max(1)).saturating_add(2).into();
-                let split = fused.view(&[batch, seq_len, Size::REST, group, dim]);
-                let query = (&split).slice(3, 0, -2);
-                let one = || {
-                    let index = tracer.constant(&[1], DType::Int64);
-                    (&split).index(&[None, None, None, Some(&index)])
-                };
-                let sizes: Vec<Size> = query.shape().into_iter().map(Size::from).collect();
-                let (mut key, mut value) = (one(), one());
-                key = (&key).expand(&sizes);
-                value = (&value).expand(&sizes);
-                let flat = [
-                    (&query).flatten(2, 3),
-                    (&key).flatten(2, 3),
-                    (&value).flatten(2, 3),
-                ];
-                drop((split, query, key, value));
-                flat
-            }
-        }
+/// `FalconAttention`.
+fn attention(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) -> Tensor {
+    let (width, bias) = (config.width, config.has_bias);
+    let fused_qkv = linear(at, "query_key_value", [width, config.fused()], bias, x);
+    let [mut query, mut key, mut value] = split_heads(config, &fused_qkv);
+    let (batch, length): (Size, Size) = (query.size(0).into(), query.size(1).into());
+    let kv_heads = match config.kind {
+        Heads::One => 1,
+        Heads::All | Heads::Groups(_) => config.heads,
+    };
+    let by_head = |x: &Tensor, heads: u64| {
+        let sizes = [batch, heads.into(), length, config.head_dim.into()];
+        x.transpose(1, 2).reshape(&sizes)
+    };
+    query = by_head(&query, config.heads);
+    key = by_head(&key, kv_heads);
+    value = by_head(&value, kv_heads);
+    let all_heads = config.heads.saturating_mul(config.head_dim).into();
+    let mut settings = Settings {
+        mask: Some(&positions.mask),
+        ..Settings::default()
+    };
+    let mut output;
+    if config.has_alibi {
+        settings.dropout = config.attention_dropout;
+        output = functional::attention(&query, &key, &value, settings);
+        output = (&output).transpose(1, 2);
+    } else {
+        [query, key] = apply_rotary(&query, &key, &positions.rotations, Part::Whole);
+        output = functional::attention(&query, &key, &value, settings);
+        let sizes = [batch, config.heads.into(), length, config.head_dim.into()];
+        output = (&output).view(&sizes);
+        output = (&output).permute(&[0, 2, 1, 3]);
     }
-
-    fn forward(&self, x: &Tensor, positions: &Positions) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let fused_qkv = self.query_key_value.forward(x);
-            let [mut query, mut key, mut value] = self.split_heads(&fused_qkv);
-            let (batch, length): (Size, Size) = (query.size(0).into(), query.size(1).into());
-            let kv_heads = match self.kind {
-                Heads::One => 1,
-                Heads::All | Heads::Groups(_) => self.heads,
-            };
-            let by_head = |x: &Tensor, heads: u64| {
-                let sizes = [batch, heads.into(), length, self.head_dim.into()];
-                x.transpose(1, 2).reshape(&sizes)
-            };
-            query = by_head(&query, self.heads);
-            key = by_head(&key, kv_heads);
-            value = by_head(&value, kv_heads);
-            let width = self.heads.saturating_mul(self.head_dim).into();
-            let mut settings = Settings {
-                mask: Some(&positions.mask),
-                ..Settings::default()
-            };
-            let mut output;
-            if positions.has_alibi {
-                settings.dropout = self.dropout;
-                output = functional::attention(&query, &key, &value, settings);
-                output = (&output).transpose(1, 2);
-            } else {
-                [query, key] = apply_rotary(&query, &key, &positions.rotations, Part::Whole);
-                output = functional::attention(&query, &key, &value, settings);
-                let sizes = [batch, self.heads.into(), length, self.head_dim.into()];
-                output = (&output).view(&sizes);
-                output = (&output).permute(&[0, 2, 1, 3]);
-            }
-            output = (&output).reshape(&[batch, length, width]);
-            output = self.dense.forward(&output);
-            output.and_drop((fused_qkv, query, key, value))
-        })
-    }
+    output = (&output).reshape(&[batch, length, all_heads]);
+    output = linear(at, "dense", [width, width], bias, &output);
+    output.and_drop((fused_qkv, query, key, value))
 }
 
 /// `FalconMLP`.
-fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
-    let place = CODE.place(path, "MLP");
+fn mlp(at: &Frame, config: &Decoder, x: &Tensor) -> Tensor {
     let (outer, inner) = (config.width, config.intermediate);
-    let linear = |name, sizes| FalconLinear::new(tracer, place.path(name), sizes, config.has_bias);
-    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
-    let act = Activation::named(tracer, place.path("act"), &config.activation);
-    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
-    FnModule::new(place, move |x| {
-        let mut x = act.forward(dense_h_to_4h.forward(x));
-        x = dense_4h_to_h.forward(&x);
-        x
-    })
+    let mut x = linear(at, "dense_h_to_4h", [outer, inner], config.has_bias, x);
+    x = at.activation("act", &config.activation, x);
+    x = linear(at, "dense_4h_to_h", [inner, outer], config.has_bias, &x);
+    x
 }
 
 /// `FalconDecoderLayer`.
-fn new_layer(
-    tracer: &Tracer,
-    path: String,
-    config: &Decoder,
-) -> impl Fn(&Tensor, &Positions) -> Tensor + use<> {
-    let place = CODE.place(path, "DecoderLayer");
-    let norm = |name| {
-        Some(LayerNorm::new(
-            tracer,
-            place.path(name),
-            config.width,
-            config.eps,
-        ))
-    };
-    let self_attention = Attention::new(tracer, place.path("self_attention"), config);
-    let mlp = new_mlp(tracer, place.path("mlp"), config);
-    let norms = match config.layout {
-        Layout::Consecutive => {
-            let after = norm("post_attention_layernorm");
-            [norm("input_layernorm"), after]
+fn layer(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) -> Tensor {
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    at.made(&["self_attention", "mlp", "post_attention_layernorm"]);
+    let mut residual = x.clone();
+    let (attention_normed, mut mlp_normed) = match config.layout {
+        Layout::ParallelOfTwoNorms => (norm("ln_attn", x), norm("ln_mlp", x)),
+        Layout::Consecutive | Layout::Parallel => {
+            let normed = norm("input_layernorm", x);
+            (normed.clone(), normed)
         }
-        Layout::Parallel => [norm("input_layernorm"), None],
-        Layout::ParallelOfTwoNorms => [norm("ln_attn"), norm("ln_mlp")],
     };
-    let layout = config.layout;
-    let dropout = config.dropout;
-    let attention_dropout = config.attention_dropout;
-
-    move |x: &Tensor, positions: &Positions| {
-        x.tracer().in_module(&place, || {
-            let norm = |index: usize, x: &Tensor| match &norms[index] {
-                Some(norm) => norm.forward(x),
-                None => x.clone(),
-            };
-            let mut residual = x.clone();
-            let attention_normed = norm(0, x);
-            let mut mlp_normed = match layout {
-                Layout::ParallelOfTwoNorms => norm(1, x),
-                Layout::Consecutive | Layout::Parallel => attention_normed.clone(),
-            };
-            let attention_output = self_attention.forward(&attention_normed, positions);
-            if layout == Layout::Consecutive {
-                residual = dropout_add(&attention_output, &residual, attention_dropout);
-                mlp_normed = norm(1, &residual);
-            }
-            let mlp_output = mlp.forward(&mlp_normed);
-            if layout != Layout::Consecutive {
-                mlp_output.add_in_place(&attention_output);
-            }
-            let output = dropout_add(&mlp_output, &residual, dropout);
-            drop((residual, attention_normed, mlp_normed));
-            output.and_drop((attention_output, mlp_output))
-        })
+    let attention_output = at.call("self_attention", "Attention", |at| {
+        attention(at, config, &attention_normed, positions)
+    });
+    if config.layout == Layout::Consecutive {
+        residual = dropout_add(&attention_output, &residual, config.attention_dropout);
+        mlp_normed = norm("post_attention_layernorm", &residual);
     }
+    let mlp_output = at.call("mlp", "MLP", |at| mlp(at, config, &mlp_normed));
+    if config.layout != Layout::Consecutive {
+        mlp_output.add_in_place(&attention_output);
+    }
+    let output = dropout_add(&mlp_output, &residual, config.dropout);
+    drop((residual, attention_normed, mlp_normed));
+    output.and_drop((attention_output, mlp_output))
 }
 
-/// `FalconModel`, and the weight of its words.
-fn new_model(tracer: &Tracer, config: &Decoder) -> (FnModule, Tensor) {
-    let place = CODE.place("transformer", "Model");
-    let rotation = Rotation {
-        dims: config.head_dim,
-        scaling: 1.0,
-        is_sure_of_float32: false,
-        part: Part::Whole,
-        update: Update::None,
-    };
-    let rotary = CODE.place(place.path("rotary_emb"), "RotaryEmbedding");
-    let words = [config.vocabulary, config.width];
-    let layer = |layer| new_layer(tracer, place.path(&format!("h.{layer}")), config);
-    let (heads, head_dim, has_alibi) = (config.heads, config.head_dim, config.has_alibi);
-    let word_embeddings = Embedding::new(tracer, place.path("word_embeddings"), words);
-    let h: Vec<_> = (0..config.layers).map(layer).collect();
-    let ln_f = LayerNorm::new(tracer, place.path("ln_f"), config.width, config.eps);
-    let rotary_emb = Rotary::new(tracer, rotary, &[("", rotation)]);
-    let weight = word_embeddings.weight.clone();
-    let model = FnModule::new(place, move |ids| {
-        let tracer = ids.tracer();
+/// `FalconModel`.
+fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor) -> Tensor {
+    at.call("transformer", "Model", |at| {
+        let tracer = at.tracer();
         let (batch, seq_len) = (ids.size(0), ids.length(1));
-        let inputs_embeds = word_embeddings.forward(ids);
-        let mut biases = has_alibi.then(|| {
+        let inputs_embeds = words.forward(ids);
+        let mut biases = config.has_alibi.then(|| {
             let mask = tracer.ones(&[batch.into(), seq_len.into()], DType::Int64);
-            let alibi = alibi(&mask, heads, &inputs_embeds, Kind::Falcon);
+            let alibi = alibi(&mask, config.heads, &inputs_embeds, Kind::Falcon);
             (mask, alibi)
         });
         let mut position_ids = tracer.arange(seq_len).add_number(0);
         position_ids = (&position_ids).unsqueeze(0);
-        let mut mask = causal_mask(&tracer, batch, seq_len);
+        let mut mask = causal_mask(tracer, batch, seq_len);
         if let Some((_, alibi)) = &mut biases {
-            mask = mask_with(head_dim, alibi, mask, inputs_embeds.dtype().dtype);
+            mask = mask_with(config.head_dim, alibi, mask, inputs_embeds.dtype().dtype);
         }
         let mut hidden_states = inputs_embeds.clone();
+        let rotation = Rotation::plain(config.head_dim);
+        let rotary_emb = Rotary::new(at, "rotary_emb", &[("", rotation)]);
         let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
-        let positions = Positions {
-            mask,
-            has_alibi,
-            rotations,
-        };
+        let positions = Positions { mask, rotations };
         let mut outputs = None;
-        for layer in &h {
-            let made = layer(&hidden_states, &positions);
+        for index in 0..config.layers {
+            let made = at.call(&format!("h.{index}"), "DecoderLayer", |at| {
+                layer(at, config, &hidden_states, &positions)
+            });
             outputs = Some(made.clone());
             hidden_states = made;
         }
-        hidden_states = ln_f.forward(&hidden_states);
+        hidden_states = at.layer_norm("ln_f", config.width, config.eps, hidden_states);
         drop((position_ids, inputs_embeds));
         let (ones, alibi) = biases.unzip();
         drop((alibi, ones));
-        let Positions {
-            mask, rotations, ..
-        } = positions;
+        let Positions { mask, rotations } = positions;
         drop(mask);
         rotations.let_go();
         hidden_states.and_drop(outputs)
-    });
-    (model, weight)
+    })
 }
 
 /// The mask with the biases in it.

@@ -2,12 +2,10 @@
 
 use super::plain_rotation;
 use crate::huggingface::attention::{joined, sdpa};
-use crate::huggingface::generation::{
-    GenerationInputs, GenerationTraits, generated, masked, positions,
-};
+use crate::huggingface::generation::{GenerationTraits, Past, masked, positions};
 use crate::huggingface::prelude::*;
 use crate::huggingface::rotary::rotation::{
-    Part, Rotary, Rotation, Rotations, Update, apply_rotary, split_heads_at,
+    Part, Rotary, Rotation, Rotations, apply_rotary, split_heads_at,
 };
 use crate::huggingface::text;
 use crate::tracing::functional::Attention as Settings;
@@ -77,28 +75,16 @@ fn rotated(config: &Config<'_>, head_dim: u64) -> Result<u64, RequestError> {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let seq_len = task.tokens_read()?;
-    let tracer = task.tracer(CODE.module);
-    let (model, words) = new_model(&tracer, &config);
-    let forward = |ids: &Tensor| model(ids, None);
+    let at = task.frame(CODE, "gpt_neox");
+    let tracer = at.tracer().clone();
+    let words = at.embedding("gpt_neox.embed_in", [config.vocabulary, config.width]);
+    let model = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     if task.class == "GPTNeoXForSequenceClassification" {
-        let labels = Labels::of(&task.config, 2)?;
-        let padding = task.config.token("pad_token_id", None)?;
-        let score = Linear::new(&tracer, "score", [config.width, labels.count], false);
-        return text::classes_of_last_token(
-            (task, seq_len, padding),
-            tracer,
-            forward,
-            (&score, labels),
-        );
+        let of_tokens = (seq_len, config.width, None);
+        return text::classes_of_decoder(task, tracer, of_tokens, |ids| model(ids, None));
     }
-    let lm_head = text::lm_head(task, &words, false)?;
-    if let Some(generation) = &task.sizes.generation {
-        let forward = |ids: &Tensor, past: &GenerationInputs<'_>| model(ids, Some(past));
-        let how = (generation, &GenerationTraits::plain(config.layers));
-        return generated(task, tracer, how, forward, |x| lm_head.forward(x));
-    }
-    let head = (&lm_head, config.vocabulary);
-    text::next_token(task, tracer, seq_len, forward, head)
+    let traits = GenerationTraits::plain(config.layers);
+    text::tied_language_model(task, (&words, false), (seq_len, traits), model)
 }
 
 /// `apply_rotary_pos_emb`.
@@ -114,154 +100,99 @@ fn rotate_first_part(query: &Tensor, key: &Tensor, rotations: &Rotations) -> [Te
     [query, key]
 }
 
+/// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
+type Around<'a> = (&'a Rotations, Option<&'a Tensor>, Past<'a>);
+
 /// `GPTNeoXAttention`.
-fn new_attention(
-    tracer: &Tracer,
-    path: String,
+fn attention(
+    at: &Frame,
     config: &Decoder,
     layer: u64,
-) -> impl Fn(&Tensor, Around<'_>) -> Tensor + use<> {
-    let place = CODE.place(path, "Attention");
-    let (width, bias) = (config.width, config.attention_bias);
-    let linear = |name, outputs| Linear::new(tracer, place.path(name), [width, outputs], bias);
-    let query_key_value = linear("query_key_value", width.saturating_mul(3));
-    let dense = linear("dense", width);
-    let head_dim = config.head_dim;
-    let dropout = config.attention_dropout;
-    let layer = usize::try_from(layer).unwrap_or(usize::MAX);
-    move |x: &Tensor, (rotations, mask, past): Around<'_>| {
-        x.tracer().in_module(&place, || {
-            let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
-            let heads = [
-                batch,
-                seq_len,
-                Size::REST,
-                head_dim.saturating_mul(3).into(),
-            ];
-            let qkv = query_key_value.forward(x).view(&heads).transpose(1, 2);
-            let mut states = (&qkv).chunk(3, -1).into_iter();
-            let mut next = || states.next().unwrap_or_else(|| x.clone());
-            let (mut query, mut key, mut value) = (next(), next(), next());
-            [query, key] = rotate_first_part(&query, &key, rotations);
-            if let Some(past) = past {
-                [key, value] = past.cache.update(layer, [&key, &value]);
-            }
-            let settings = Settings::of_decoder(x, mask, [dropout, (head_dim as f64).powf(-0.5)]);
-            let mut output = joined(sdpa(&query, &key, &value, settings));
-            output = dense.forward(&output);
-            output.and_drop((qkv, query, key, value))
-        })
+    x: &Tensor,
+    (rotations, mask, past): Around<'_>,
+) -> Tensor {
+    let (width, head_dim, bias) = (config.width, config.head_dim, config.attention_bias);
+    let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
+    let wide = head_dim.saturating_mul(3).into();
+    let qkv = at.linear("query_key_value", [width, width.saturating_mul(3)], bias, x);
+    let qkv = qkv
+        .view(&[batch, seq_len, Size::REST, wide])
+        .transpose(1, 2);
+    let mut states = (&qkv).chunk(3, -1).into_iter();
+    let mut next = || states.next().unwrap_or_else(|| x.clone());
+    let (mut query, mut key, mut value) = (next(), next(), next());
+    [query, key] = rotate_first_part(&query, &key, rotations);
+    if let Some(past) = past {
+        [key, value] = past.cache.update(layer, [&key, &value]);
     }
+    let scales = [config.attention_dropout, (head_dim as f64).powf(-0.5)];
+    let settings = Settings::of_decoder(x, mask, scales);
+    let mut output = joined(sdpa(&query, &key, &value, settings));
+    output = at.linear("dense", [width, width], bias, output);
+    output.and_drop((qkv, query, key, value))
 }
-/// What a layer is given besides its states: rotations, a mask, and what is kept of earlier tokens.
-type Around<'a> = (
-    &'a Rotations,
-    Option<&'a Tensor>,
-    Option<&'a GenerationInputs<'a>>,
-);
 
 /// `GPTNeoXMLP`.
-fn new_mlp(tracer: &Tracer, path: String, config: &Decoder) -> FnModule {
-    let place = CODE.place(path, "MLP");
+fn mlp(at: &Frame, config: &Decoder, x: &Tensor) -> Tensor {
     let (outer, inner) = (config.width, config.intermediate);
-    let linear = |name, sizes| Linear::new(tracer, place.path(name), sizes, true);
-    let dense_h_to_4h = linear("dense_h_to_4h", [outer, inner]);
-    let dense_4h_to_h = linear("dense_4h_to_h", [inner, outer]);
-    let act = Activation::named(tracer, place.path("act"), &config.activation);
-    FnModule::new(place, move |x| {
-        chain(&[&dense_h_to_4h, &act, &dense_4h_to_h], x)
-    })
+    let mut hidden_states = at.linear("dense_h_to_4h", [outer, inner], true, x);
+    hidden_states = at.activation("act", &config.activation, hidden_states);
+    at.linear("dense_4h_to_h", [inner, outer], true, hidden_states)
 }
 
 /// `GPTNeoXLayer`.
-fn new_layer(
-    tracer: &Tracer,
-    path: String,
-    config: &Decoder,
-    layer: u64,
-) -> impl Fn(&Tensor, Around<'_>) -> Tensor + use<> {
-    let place = CODE.place(path, "Layer");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-    let dropout = |name| Dropout::new(place.path(name), config.dropout);
-    let is_parallel = config.is_parallel;
-    let input_layernorm = norm("input_layernorm");
-    let post_attention_layernorm = norm("post_attention_layernorm");
-    let post_attention_dropout = dropout("post_attention_dropout");
-    let post_mlp_dropout = dropout("post_mlp_dropout");
-    let attention = new_attention(tracer, place.path("attention"), config, layer);
-    let mlp_layer = new_mlp(tracer, place.path("mlp"), config);
-    move |x: &Tensor, around: Around<'_>| {
-        x.tracer().in_module(&place, || {
-            let mut attn_output = {
-                let normed = input_layernorm.forward(x);
-                attention(&normed, around).and_drop(normed)
-            };
-            attn_output = post_attention_dropout.forward(&attn_output);
-            let mlp = |x: &Tensor| {
-                let normed = post_attention_layernorm.forward(x);
-                mlp_layer.forward(&normed).and_drop(normed)
-            };
-            if is_parallel {
-                let mut mlp_output = mlp(x);
-                mlp_output = post_mlp_dropout.forward(&mlp_output);
-                let hidden_states = (&mlp_output).add(&attn_output).add(x);
-                hidden_states.and_drop((attn_output, mlp_output))
-            } else {
-                attn_output = (&attn_output).add(x);
-                let mut mlp_output = mlp(&attn_output);
-                mlp_output = post_mlp_dropout.forward(&mlp_output);
-                let hidden_states = (&mlp_output).add(&attn_output);
-                hidden_states.and_drop((attn_output, mlp_output))
-            }
+fn layer(at: &Frame, config: &Decoder, layer: u64, x: &Tensor, around: Around<'_>) -> Tensor {
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let dropout = |name, x: Tensor| at.dropout(name, config.dropout, x);
+    at.made(&["input_layernorm", "post_attention_layernorm"]);
+    let mut attn_output = {
+        let normed = norm("input_layernorm", x);
+        at.call("attention", "Attention", |at| {
+            attention(at, config, layer, &normed, around)
         })
+        .and_drop(normed)
+    };
+    attn_output = dropout("post_attention_dropout", attn_output);
+    let mlp = |x: &Tensor| {
+        let normed = norm("post_attention_layernorm", x);
+        let mlp_output = at.call("mlp", "MLP", |at| mlp(at, config, &normed));
+        dropout("post_mlp_dropout", mlp_output.and_drop(normed))
+    };
+    if config.is_parallel {
+        let mlp_output = mlp(x);
+        let hidden_states = (&mlp_output).add(&attn_output).add(x);
+        hidden_states.and_drop((attn_output, mlp_output))
+    } else {
+        attn_output = (&attn_output).add(x);
+        let mlp_output = mlp(&attn_output);
+        let hidden_states = (&mlp_output).add(&attn_output);
+        hidden_states.and_drop((attn_output, mlp_output))
     }
 }
 
 /// `GPTNeoXModel`.
-fn new_model(
-    tracer: &Tracer,
-    config: &Decoder,
-) -> (
-    impl Fn(&Tensor, Option<&GenerationInputs<'_>>) -> Tensor + use<>,
-    Tensor,
-) {
-    let at = CODE.place("gpt_neox", "Model");
+fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor, past: Past<'_>) -> Tensor {
     let rotation = Rotation {
-        dims: config.rotated,
-        scaling: 1.0,
-        is_sure_of_float32: false,
         part: Part::First,
-        update: Update::None,
+        ..Rotation::plain(config.rotated)
     };
-    let rotary = CODE.place(at.path("rotary_emb"), "RotaryEmbedding");
-    let words = [config.vocabulary, config.width];
-    let norm = at.path("final_layer_norm");
-    let embed_in = Embedding::new(tracer, at.path("embed_in"), words);
-    let emb_dropout = Dropout::new(at.path("emb_dropout"), config.dropout);
-    let layers: Vec<_> = (0..config.layers)
-        .map(|layer| new_layer(tracer, at.path(&format!("layers.{layer}")), config, layer))
-        .collect();
-    let final_layer_norm = LayerNorm::new(tracer, norm, config.width, config.eps);
-    let rotary_emb = Rotary::new(tracer, rotary, &[("", rotation)]);
-    let place = at;
-
-    let weight = embed_in.weight.clone();
-    let module = move |ids: &Tensor, past: Option<&GenerationInputs<'_>>| {
-        let tracer = ids.tracer();
-        tracer.in_module(&place, || {
-            let inputs_embeds = embed_in.forward(ids);
-            let position_ids = positions(past, &tracer, ids.length(1));
-            let mask = masked(past, &position_ids, ids);
-            let mut hidden_states = emb_dropout.forward(&inputs_embeds);
-            let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
-            for layer in &layers {
-                hidden_states = layer(&hidden_states, (&rotations, mask.as_ref(), past));
-            }
-            hidden_states = final_layer_norm.forward(&hidden_states);
-            drop((position_ids, inputs_embeds, mask));
-            rotations.let_go();
-            hidden_states
-        })
-    };
-    (module, weight)
+    at.call("gpt_neox", "Model", |at| {
+        let inputs_embeds = words.forward(ids);
+        let position_ids = positions(past, at.tracer(), ids.length(1));
+        let mask = masked(past, &position_ids, ids);
+        let mut hidden_states = at.dropout("emb_dropout", config.dropout, &inputs_embeds);
+        let rotary_emb = Rotary::new(at, "rotary_emb", &[("", rotation)]);
+        let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
+        for index in 0..config.layers {
+            hidden_states = at.call(&format!("layers.{index}"), "Layer", |at| {
+                let around = (&rotations, mask.as_ref(), past);
+                layer(at, config, index, &hidden_states, around)
+            });
+        }
+        let width = config.width;
+        hidden_states = at.layer_norm("final_layer_norm", width, config.eps, hidden_states);
+        drop((position_ids, inputs_embeds, mask));
+        rotations.let_go();
+        hidden_states
+    })
 }

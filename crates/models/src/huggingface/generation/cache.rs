@@ -75,10 +75,11 @@ impl Cache {
     /// `update`: takes in the keys and values of new tokens of a layer; gives those that are attended to.
     pub(in crate::huggingface) fn update(
         &self,
-        layer: usize,
+        layer: u64,
         [key, value]: [&Tensor; 2],
     ) -> [Tensor; 2] {
-        let Some(layer) = self.layers.get(layer) else {
+        let layer = usize::try_from(layer).ok();
+        let Some(layer) = layer.and_then(|layer| self.layers.get(layer)) else {
             return [key.clone(), value.clone()];
         };
         let mut layer = layer.borrow_mut();

@@ -1,5 +1,6 @@
 //! Masks where keys and values are kept: `masking_utils.py`, for `sdpa`.
 
+use super::Past;
 use super::cache::{Cache, Span};
 use crate::huggingface::attention::{all_true, create_causal_mask};
 use crate::huggingface::prelude::*;
@@ -51,11 +52,7 @@ impl GenerationInputs<'_> {
 }
 
 /// `position_ids`, which a model makes itself where it is given none.
-pub(in crate::huggingface) fn positions(
-    past: Option<&GenerationInputs<'_>>,
-    tracer: &Tracer,
-    seq_len: u64,
-) -> Tensor {
+pub(in crate::huggingface) fn positions(past: Past<'_>, tracer: &Tracer, seq_len: u64) -> Tensor {
     if let Some(past) = past {
         return past.position_ids.clone();
     }
@@ -66,7 +63,7 @@ pub(in crate::huggingface) fn positions(
 
 /// `create_causal_mask` of a model all whose layers attend to all tokens.
 pub(in crate::huggingface) fn masked(
-    past: Option<&GenerationInputs<'_>>,
+    past: Past<'_>,
     position_ids: &Tensor,
     ids: &Tensor,
 ) -> Option<Tensor> {

@@ -13,6 +13,9 @@ pub(super) use run::{GenerationTraits, generated};
 
 use super::{RequestError, shorten};
 
+/// What is kept of earlier tokens, where a model generates.
+pub(super) type Past<'a> = Option<&'a GenerationInputs<'a>>;
+
 /// The classes that generate. Those of another one would need its code to hand the cache on.
 const CLASSES: &[&str] = &[
     "GPT2LMHeadModel",

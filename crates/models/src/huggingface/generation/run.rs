@@ -1,5 +1,6 @@
 //! The loop of `generate()`: `generation/utils.py` without beams, and what it asks a model for.
 
+use super::Past;
 use super::cache::{Cache, number};
 use super::masks::{GenerationInputs, TokenMask, last_copied, mask_of_tokens};
 use super::sampling::Sampler;
@@ -197,7 +198,7 @@ pub(in crate::huggingface) fn generated(
     task: &Task<'_>,
     tracer: Tracer,
     (generation, traits): (&Generation, &GenerationTraits),
-    forward: impl Fn(&Tensor, &GenerationInputs<'_>) -> Tensor,
+    forward: impl Fn(&Tensor, Past<'_>) -> Tensor,
     head: impl Fn(Tensor) -> Tensor,
 ) -> Result<Graph, RequestError> {
     check_tokens(generation, traits.windows.len())?;
@@ -214,7 +215,7 @@ pub(in crate::huggingface) fn generated(
     let longest = generation.tokens_read();
     let cache = Cache::new(generation.cache, &traits.windows, longest);
     let logits = |inputs: &(Tensor, GenerationInputs<'_>), count: u64| {
-        let outputs = forward(&inputs.0, &inputs.1);
+        let outputs = forward(&inputs.0, Some(&inputs.1));
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
         let logits = head((&outputs).slice_from(1, last));
         logits.and_drop(outputs)

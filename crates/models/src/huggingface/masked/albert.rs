@@ -1,8 +1,8 @@
 //! ALBERT, whose layers share their weights: `modeling_albert.py`.
 
-use super::embeddings::{Numbering, new_embeddings};
+use super::bert::decoder;
+use super::embeddings::{Numbering, embeddings, words};
 use super::encoder::{Defaults, Shape};
-use crate::huggingface::attention::self_attention;
 use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
@@ -25,163 +25,130 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = &task.config;
     let shape = Shape {
         embedding_width: config.size("embedding_size", 128)?,
-        ..Shape::read(config, CODE, &DEFAULTS)?
+        ..Shape::read(config, &DEFAULTS)?
     };
     let groups = config.layers("num_hidden_groups", 1)?;
     let inner = config.layers_within("inner_group_num", 1, MOST_LAYERS / groups)?;
     let groups = [groups, inner];
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
-    let tracer = task.tracer(CODE.module);
-    let is_classifier = task.class == "AlbertForSequenceClassification";
-    let (model, words) = new_model(&tracer, &shape, groups, is_classifier);
-    let p = config.number("classifier_dropout_prob", 0.1)?;
+    let at = task.frame(CODE, "albert");
+    let tracer = at.tracer().clone();
+    let has_pooler = task.class == "AlbertForSequenceClassification";
+    let words = words(&at.below("albert"), &shape);
+    let model = |ids: &Tensor| model(&at, &shape, groups, (&words, has_pooler), ids);
+    let head = (
+        labels,
+        shape.width,
+        config.number("classifier_dropout_prob", 0.1)?,
+    );
     match task.class {
         "AlbertForSequenceClassification" => {
-            let head = (labels, shape.width, p);
-            text::classes_of_pooled(task, tracer, seq_len, &model, head)
+            text::classes_of_pooled(task, tracer, seq_len, model, head)
         }
         "AlbertForTokenClassification" | "AlbertForQuestionAnswering" => {
-            let head = (labels, shape.width, p);
-            text::of_tokens(task, tracer, seq_len, |ids| model.forward(ids).0, head)
+            text::of_tokens(task, tracer, seq_len, |ids| model(ids).0, head)
         }
         _ => {
             let is_tied = config.flag("tie_word_embeddings", true)?;
-            let words = is_tied.then_some(&words);
-            let predictions = new_masked_head(&tracer, &shape, words);
-            let forward = |ids: &Tensor| model.forward(ids).0;
-            let head = |x: &Tensor| predictions.forward(x);
+            let words = is_tied.then_some(&words.weight);
+            let forward = |ids: &Tensor| model(ids).0;
+            let head = |x: &Tensor| masked_head(&at, &shape, words, x);
             text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
 /// `AlbertAttention`.
-fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "Attention");
-    let sizes = [shape.width, shape.width];
-    let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-    let norm = place.path("LayerNorm");
-    let query = linear("query");
-    let key = linear("key");
-    let value = linear("value");
-    let dense = linear("dense");
-    let layer_norm = LayerNorm::new(tracer, norm, shape.width, shape.eps);
-    let output_dropout = Dropout::new(place.path("output_dropout"), shape.dropout);
-    let dropout = shape.attention_dropout;
-    let head_dim = shape.head_dim;
-    FnModule::new(place, move |x| {
-        let linears = [&query, &key, &value];
-        let (mut output, states) = self_attention(x, linears, head_dim, dropout);
-        output = dense.forward(&output);
-        output = output_dropout.forward(&output);
-        output = layer_norm.forward(x.add(&output));
-        output.and_drop(states)
-    })
+fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let width = shape.width;
+    let (mut output, states) = shape.self_attention(at, ["query", "key", "value"], x);
+    output = at.linear("dense", [width, width], true, output);
+    output = at.dropout("output_dropout", shape.dropout, output);
+    output = at.layer_norm("LayerNorm", width, shape.eps, x.add(&output));
+    output.and_drop(states)
 }
 
 /// `AlbertLayer`.
-fn new_layer(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "Layer");
+fn layer(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let (outer, inner) = (shape.width, shape.intermediate);
-    let norm = place.path("full_layer_layer_norm");
-    let activation = place.path("activation");
-    let full_layer_layer_norm = LayerNorm::new(tracer, norm, outer, shape.eps);
-    let attention = new_attention(tracer, place.path("attention"), shape);
-    let ffn = Linear::new(tracer, place.path("ffn"), [outer, inner], true);
-    let ffn_output_proj = Linear::new(tracer, place.path("ffn_output"), [inner, outer], true);
-    let activation = Activation::named(tracer, activation, &shape.activation);
-    FnModule::new(place, move |x| {
-        let attention_output = attention.forward(x);
-        let ffn_output = chain(&[&ffn, &activation, &ffn_output_proj], &attention_output);
-        let normed = (&ffn_output).add(&attention_output);
-        let hidden_states = full_layer_layer_norm.forward(normed);
-        hidden_states.and_drop((attention_output, ffn_output))
-    })
+    at.made(&["full_layer_layer_norm"]);
+    let attention_output = at.call("attention", "Attention", |at| attention(at, shape, x));
+    let mut ffn_output = at.linear("ffn", [outer, inner], true, &attention_output);
+    ffn_output = at.activation("activation", &shape.activation, ffn_output);
+    ffn_output = at.linear("ffn_output", [inner, outer], true, ffn_output);
+    let sum = (&ffn_output).add(&attention_output);
+    let hidden_states = at.layer_norm("full_layer_layer_norm", outer, shape.eps, sum);
+    hidden_states.and_drop((attention_output, ffn_output))
 }
 
-/// `AlbertLayerGroup`.
-fn new_group(tracer: &Tracer, path: String, shape: &Shape, layers: u64) -> FnModule {
-    let place = CODE.place(path, "LayerGroup");
-    let layer = |index| new_layer(tracer, place.path(&format!("albert_layers.{index}")), shape);
-    let layers: Vec<FnModule> = (0..layers).map(layer).collect();
-    FnModule::new(place, move |x| layers.forward(x))
-}
-
-/// `AlbertModel`, with its `AlbertTransformer`, and the weight of its words. It gives the states of all tokens, and what stands for
-/// the whole text.
-fn new_model(
-    tracer: &Tracer,
+/// `AlbertModel`, with its `AlbertTransformer` of so many groups of layers and layers of a group: the states of all tokens, and what stands
+/// for the whole text.
+fn model(
+    at: &Frame,
     shape: &Shape,
     [groups, inner]: [u64; 2],
-    has_pooler: bool,
-) -> (FnModule<(Tensor, Option<Tensor>)>, Tensor) {
-    let place = CODE.place("albert", "Model");
-    let path = place.path("embeddings");
-    let (embeddings, words) = new_embeddings(tracer, path, shape, Numbering::Plain, None);
-    let encoder = CODE.place(place.path("encoder"), "Transformer");
-    let sizes = [shape.embedding_width, shape.width];
-    let mapping_in = encoder.path("embedding_hidden_mapping_in");
-    let mapping_in = Linear::new(tracer, mapping_in, sizes, true);
-    let group = |index| {
-        let path = encoder.path(&format!("albert_layer_groups.{index}"));
-        new_group(tracer, path, shape, inner)
-    };
-    let groups: Vec<FnModule> = (0..groups).map(group).collect();
-    let layers = shape.layers;
-    let pooler = has_pooler.then(|| {
-        let sizes = [shape.width, shape.width];
-        let tanh = place.path("pooler_activation");
-        (
-            Linear::new(tracer, place.path("pooler"), sizes, true),
-            Activation::named(tracer, tanh, "tanh"),
-        )
-    });
-    let model = FnModule::new(place, move |ids| {
-        let embedding_output = embeddings.forward(ids);
-        let sequence_output = ids.tracer().in_module(&encoder, || {
-            let mut hidden_states = mapping_in.forward(&embedding_output);
-            for layer in 0..layers {
-                hidden_states = group_of(layer, layers, &groups).forward(&hidden_states);
+    (words, has_pooler): (&Embedding, bool),
+    ids: &Tensor,
+) -> (Tensor, Option<Tensor>) {
+    at.call("albert", "Model", |at| {
+        let embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, shape, Numbering::Plain, words, ids)
+        });
+        let sequence_output = at.call("encoder", "Transformer", |at| {
+            let sizes = [shape.embedding_width, shape.width];
+            let mut hidden_states = at.linear(
+                "embedding_hidden_mapping_in",
+                sizes,
+                true,
+                &embedding_output,
+            );
+            let group = |group: u64, x: &Tensor| {
+                at.call(
+                    &format!("albert_layer_groups.{group}"),
+                    "LayerGroup",
+                    |at| {
+                        let layers = ("albert_layers", inner);
+                        at.call_each(layers, "Layer", x, |at, x| layer(at, shape, x))
+                    },
+                )
+            };
+            // There may be more of them than layers.
+            at.make(|| (0..groups).for_each(|index| drop(group(index, &hidden_states))));
+            for index in 0..shape.layers {
+                hidden_states = group(group_of(index, shape.layers, groups), &hidden_states);
             }
             hidden_states
         });
-        let pooled_output = pooler.as_ref().map(|(pooler, activation)| {
-            activation.forward(pooler.forward((&sequence_output).select(1, 0)))
+        let pooled_output = has_pooler.then(|| {
+            let first = (&sequence_output).select(1, 0);
+            let pooled = at.linear("pooler", [shape.width, shape.width], true, first);
+            at.activation("pooler_activation", "tanh", pooled)
         });
         drop(embedding_output);
         (sequence_output, pooled_output)
-    });
-    (model, words)
+    })
 }
 
 /// The group that is called for a layer.
-fn group_of(layer: u64, layers: u64, groups: &[FnModule]) -> &FnModule {
+fn group_of(layer: u64, layers: u64, groups: u64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "below the number of groups; as Python's int()"
     )]
-    let index = (layer as f64 / (layers as f64 / groups.len() as f64)) as usize;
-    &groups[index.min(groups.len() - 1)]
+    let index = (layer as f64 / (layers as f64 / groups as f64)) as u64;
+    index.min(groups - 1)
 }
 
 /// `AlbertMLMHead`.
-fn new_masked_head(tracer: &Tracer, shape: &Shape, words: Option<&Tensor>) -> FnModule {
-    let place = CODE.place("predictions", "MLMHead");
+fn masked_head(at: &Frame, shape: &Shape, words: Option<&Tensor>, x: &Tensor) -> Tensor {
     let (wide, narrow) = (shape.width, shape.embedding_width);
-    let bias = tracer.parameter(&place.path("bias"), &[shape.vocabulary]);
-    let norm = place.path("LayerNorm");
-    let decoder = place.path("decoder");
-    let activation = place.path("activation");
-    let layer_norm = LayerNorm::new(tracer, norm, narrow, shape.eps);
-    let dense = Linear::new(tracer, place.path("dense"), [wide, narrow], true);
-    let decoder = match words {
-        Some(words) => Linear::tied(decoder, words, Some(bias)),
-        None => Linear::new(tracer, decoder, [narrow, shape.vocabulary], true),
-    };
-    let activation = Activation::named(tracer, activation, &shape.activation);
-    FnModule::new(place, move |x| {
-        chain(&[&dense, &activation, &layer_norm, &decoder], x)
+    at.call("predictions", "MLMHead", |at| {
+        at.made(&["LayerNorm"]);
+        let mut hidden_states = at.linear("dense", [wide, narrow], true, x);
+        hidden_states = at.activation("activation", &shape.activation, hidden_states);
+        hidden_states = at.layer_norm("LayerNorm", narrow, shape.eps, hidden_states);
+        decoder(at, [narrow, shape.vocabulary], words, hidden_states)
     })
 }

@@ -1,7 +1,7 @@
 //! BERT: `modeling_bert.py`.
 
-use super::embeddings::{Numbering, new_embeddings};
-use super::encoder::{Defaults, Shape, new_encoder, new_pooler};
+use super::embeddings::{Numbering, embeddings, words};
+use super::encoder::{Defaults, Shape, encoder, pooler};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
@@ -20,81 +20,78 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
-    let shape = Shape::read(&task.config, CODE, &DEFAULTS)?;
+    let shape = Shape::read(&task.config, &DEFAULTS)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(CODE.module);
-    let is_classifier = task.class == "BertForSequenceClassification";
-    let (model, words) = new_model(&tracer, &shape, is_classifier);
-    let p = shape.classifier_dropout(&task.config)?;
-    let forward = |ids: &Tensor| model.forward(ids).0;
+    let at = task.frame(CODE, "bert");
+    let tracer = at.tracer().clone();
+    let has_pooler = task.class == "BertForSequenceClassification";
+    let words = words(&at.below("bert"), &shape);
+    let model = |ids: &Tensor| model(&at, &shape, &words, has_pooler, ids);
+    let head = (labels, shape.width, shape.classifier_dropout(&task.config)?);
     match task.class {
         "BertForSequenceClassification" => {
-            let head = (labels, shape.width, p);
-            text::classes_of_pooled(task, tracer, seq_len, &model, head)
+            text::classes_of_pooled(task, tracer, seq_len, model, head)
         }
         "BertForTokenClassification" | "BertForQuestionAnswering" => {
-            let head = (labels, shape.width, p);
-            text::of_tokens(task, tracer, seq_len, forward, head)
+            text::of_tokens(task, tracer, seq_len, |ids| model(ids).0, head)
         }
         _ => {
             let is_tied = task.config.flag("tie_word_embeddings", true)?;
-            let words = is_tied.then_some(&words);
-            let cls = new_masked_head(&tracer, CODE, &shape, words);
-            let head = |x: &Tensor| cls.forward(x);
+            let words = is_tied.then_some(&words.weight);
+            let head = |x: &Tensor| masked_head(&at, "OnlyMLMHead", &shape, words, x);
+            let forward = |ids: &Tensor| model(ids).0;
             text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
         }
     }
 }
 
-/// `BertModel`, and the weight of its words.
-fn new_model(
-    tracer: &Tracer,
+/// `BertModel`: the states of all tokens, and what stands for the whole text.
+fn model(
+    at: &Frame,
     shape: &Shape,
+    words: &Embedding,
     has_pooler: bool,
-) -> (FnModule<(Tensor, Option<Tensor>)>, Tensor) {
-    let place = CODE.place("bert", "Model");
-    let embeddings = place.path("embeddings");
-    let (embeddings, words) = new_embeddings(tracer, embeddings, shape, Numbering::Plain, None);
-    let encoder = new_encoder(tracer, place.path("encoder"), shape);
-    let pool = has_pooler.then(|| new_pooler(tracer, place.path("pooler"), shape));
-    let model = FnModule::new(place, move |ids| {
-        let embedding_output = embeddings.forward(ids);
-        let sequence = encoder.forward(&embedding_output);
-        let pooled = pool.as_ref().map(|pool| pool.forward(&sequence));
+    ids: &Tensor,
+) -> (Tensor, Option<Tensor>) {
+    at.call("bert", "Model", |at| {
+        let embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, shape, Numbering::Plain, words, ids)
+        });
+        let sequence = encoder(at, shape, &embedding_output);
+        let pooled =
+            has_pooler.then(|| at.call("pooler", "Pooler", |at| pooler(at, shape, &sequence)));
         drop(embedding_output);
         (sequence, pooled)
-    });
-    (model, words)
+    })
 }
 
-/// `BertOnlyMLMHead` with its `BertLMPredictionHead` and `BertPredictionHeadTransform`.
-pub(super) fn new_masked_head(
-    tracer: &Tracer,
-    code: Code,
+/// `BertOnlyMLMHead`, or what else its class is, with its `BertLMPredictionHead` and `BertPredictionHeadTransform`.
+pub(super) fn masked_head(
+    at: &Frame,
+    class: &str,
     shape: &Shape,
     words: Option<&Tensor>,
-) -> FnModule {
-    let place = code.place("cls", "OnlyMLMHead");
-    let predictions = code.place(place.path("predictions"), "LMPredictionHead");
-    let transform_place = code.place(predictions.path("transform"), "PredictionHeadTransform");
-    let bias = tracer.parameter(&predictions.path("bias"), &[shape.vocabulary]);
+    x: &Tensor,
+) -> Tensor {
     let width = shape.width;
-    let act = transform_place.path("transform_act_fn");
-    let norm = transform_place.path("LayerNorm");
-    let decoder = predictions.path("decoder");
-    let dense = Linear::new(tracer, transform_place.path("dense"), [width, width], true);
-    let act = Activation::named(tracer, act, &shape.activation);
-    let layer_norm = LayerNorm::new(tracer, norm, width, shape.eps);
-    let decoder = match words {
-        Some(words) => Linear::tied(decoder, words, Some(bias)),
-        None => Linear::new(tracer, decoder, [width, shape.vocabulary], true),
-    };
-    FnModule::new(place, move |x| {
-        let tracer = x.tracer();
-        tracer.in_module(&predictions, || {
-            let transform = || chain(&[&dense, &act, &layer_norm], x);
-            decoder.on(tracer.in_module(&transform_place, transform))
+    at.call("cls", class, |at| {
+        at.call("predictions", "LMPredictionHead", |at| {
+            let transformed = at.call("transform", "PredictionHeadTransform", |at| {
+                let dense = at.linear("dense", [width, width], true, x);
+                let active = at.activation("transform_act_fn", &shape.activation, dense);
+                at.layer_norm("LayerNorm", width, shape.eps, active)
+            });
+            decoder(at, [width, shape.vocabulary], words, transformed)
         })
     })
+}
+
+/// The `decoder` of a head that tells tokens, whose weight is that of the words where they are tied.
+pub(super) fn decoder(at: &Frame, sizes: [u64; 2], words: Option<&Tensor>, x: Tensor) -> Tensor {
+    let bias = at.parameter("bias", &[sizes[1]]);
+    match words {
+        Some(words) => Linear::tied(at.path("decoder"), words, Some(bias)).forward(x),
+        None => at.linear("decoder", sizes, true, x),
+    }
 }

@@ -99,55 +99,28 @@ fn log_bucket_position(positions: &Tensor, buckets: u64) -> Tensor {
     bucket_pos.and_drop((sign, abs_pos, log_pos))
 }
 
-/// `DisentangledSelfAttention`.
-pub(super) struct Attention {
-    place: ModulePath,
-    query_proj: Linear,
-    key_proj: Linear,
-    value_proj: Linear,
-    pos_dropout: Dropout,
-    pos_key_proj: Option<Linear>,
-    pos_query_proj: Option<Linear>,
-    dropout: Dropout,
-    heads: u64,
-    scale_factor: i64,
-    span: i64,
-    looks: [bool; 2],
+/// `DisentangledSelfAttention`, as it is called.
+pub(super) struct Attention<'a> {
+    pub(super) at: &'a Frame,
+    pub(super) shape: &'a Shape,
+    pub(super) relative: Option<&'a Relative>,
 }
 
-impl Attention {
-    pub(super) fn new(
-        tracer: &Tracer,
-        place: ModulePath,
-        shape: &Shape,
-        relative: Option<&Relative>,
-    ) -> Attention {
-        let sizes = [shape.width, shape.width];
-        let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-        let looks = relative.map_or([false; 2], |relative| {
-            [relative.content_to_position, relative.position_to_content]
-        });
-        let own = relative.is_some_and(|relative| !relative.shares_key);
-        Attention {
-            query_proj: linear("query_proj"),
-            key_proj: linear("key_proj"),
-            value_proj: linear("value_proj"),
-            pos_dropout: Dropout::new(place.path("pos_dropout"), shape.dropout),
-            pos_key_proj: (own && looks[0]).then(|| linear("pos_key_proj")),
-            pos_query_proj: (own && looks[1]).then(|| linear("pos_query_proj")),
-            dropout: Dropout::new(place.path("dropout"), shape.attention_dropout),
-            heads: shape.heads,
-            scale_factor: relative.map_or(1, Relative::scale_factor),
-            span: relative.map_or(0, |relative| relative.span.cast_signed()),
-            looks,
-            place,
-        }
+impl Attention<'_> {
+    fn linear(&self, name: &str, x: &Tensor) -> Tensor {
+        let width = self.shape.width;
+        self.at.linear(name, [width, width], true, x)
     }
 
     /// `transpose_for_scores`.
     fn transpose_for_scores(&self, x: impl Tensors) -> Tensor {
         let (batch, seq_len) = (x.tensor().size(0), x.tensor().size(1));
-        let heads = [batch.into(), seq_len.into(), self.heads.into(), Size::REST];
+        let heads = [
+            batch.into(),
+            seq_len.into(),
+            self.shape.heads.into(),
+            Size::REST,
+        ];
         let split = x.tensor().view(&heads);
         let dim = split.size(-1);
         let flat = [Size::REST, seq_len.into(), dim.into()];
@@ -158,7 +131,8 @@ impl Attention {
     /// `scaled_size_sqrt`.
     fn scale(&self, tracer: &Tracer) -> Tensor {
         let size = tensor(tracer, DType::Float32);
-        size.mul_number(self.scale_factor).sqrt()
+        size.mul_number(self.relative.map_or(1, Relative::scale_factor))
+            .sqrt()
     }
 
     pub(super) fn forward(
@@ -167,44 +141,47 @@ impl Attention {
         mask: &Tensor,
         relative: Option<[&Tensor; 2]>,
     ) -> Tensor {
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let query = self.transpose_for_scores(self.query_proj.forward(x));
-            let key = self.transpose_for_scores(self.key_proj.forward(x));
-            let value = self.transpose_for_scores(self.value_proj.forward(x));
-            let scale = self.scale(&tracer);
-            let mut scores = {
-                let turned = (&key).transpose(-1, -2);
-                let scaled = turned.div((&scale).to_dtype_of(query.dtype()));
-                (&query).bmm(scaled)
-            };
-            let mut relative_states = None;
-            let mut rel_att = None;
-            if let Some([positions, embeddings]) = relative {
-                let embeddings = self.pos_dropout.forward(embeddings);
-                rel_att = self.bias([&query, &key], positions, &embeddings);
-                relative_states = Some(embeddings);
-            }
-            if let Some(rel_att) = &rel_att {
-                scores = (&scores).add(rel_att);
-            }
-            let (rows, columns): (Size, Size) = (scores.size(-2).into(), scores.size(-1).into());
-            scores = (&scores).view(&[Size::REST, self.heads.into(), rows, columns]);
-            let is_seen = mask.to(DType::Bool);
-            let least = smallest(query.dtype().dtype);
-            scores = (&scores).masked_fill((&is_seen).bitwise_not(), least);
-            let mut probs = (&scores).softmax(-1, None);
-            probs = self.dropout.forward(&probs);
-            let mut context = (&probs).view(&[Size::REST, rows, columns]).bmm(&value);
-            let dim = context.size(-1).into();
-            context = (&context)
-                .view(&[Size::REST, self.heads.into(), rows, dim])
-                .permute(&[0, 2, 1, 3])
-                .contiguous();
-            context = (&context).view(&[x.size(0).into(), rows, Size::REST]);
-            drop((is_seen, relative_states, query, key, value));
-            context.and_drop((rel_att, scale, scores, probs))
-        })
+        let (tracer, heads) = (self.at.tracer(), self.shape.heads);
+        self.at.made(&["query_proj", "key_proj", "value_proj"]);
+        let query = self.transpose_for_scores(self.linear("query_proj", x));
+        let key = self.transpose_for_scores(self.linear("key_proj", x));
+        let value = self.transpose_for_scores(self.linear("value_proj", x));
+        let scale = self.scale(tracer);
+        let mut scores = {
+            let turned = (&key).transpose(-1, -2);
+            let scaled = turned.div((&scale).to_dtype_of(query.dtype()));
+            (&query).bmm(scaled)
+        };
+        let mut relative_states = None;
+        let mut rel_att = None;
+        if let Some([positions, embeddings]) = relative {
+            let embeddings = self
+                .at
+                .dropout("pos_dropout", self.shape.dropout, embeddings);
+            rel_att = self.bias([&query, &key], positions, &embeddings);
+            relative_states = Some(embeddings);
+        }
+        if let Some(rel_att) = &rel_att {
+            scores = (&scores).add(rel_att);
+        }
+        let (rows, columns): (Size, Size) = (scores.size(-2).into(), scores.size(-1).into());
+        scores = (&scores).view(&[Size::REST, heads.into(), rows, columns]);
+        let is_seen = mask.to(DType::Bool);
+        let least = smallest(query.dtype().dtype);
+        scores = (&scores).masked_fill((&is_seen).bitwise_not(), least);
+        let mut probs = (&scores).softmax(-1, None);
+        probs = self
+            .at
+            .dropout("dropout", self.shape.attention_dropout, probs);
+        let mut context = (&probs).view(&[Size::REST, rows, columns]).bmm(&value);
+        let dim = context.size(-1).into();
+        context = (&context)
+            .view(&[Size::REST, heads.into(), rows, dim])
+            .permute(&[0, 2, 1, 3])
+            .contiguous();
+        context = (&context).view(&[x.size(0).into(), rows, Size::REST]);
+        drop((is_seen, relative_states, query, key, value));
+        context.and_drop((rel_att, scale, scores, probs))
     }
 
     /// `disentangled_attention_bias`.
@@ -214,72 +191,75 @@ impl Attention {
         positions: &Tensor,
         embeddings: &Tensor,
     ) -> Option<Tensor> {
-        let tracer = query.tracer();
+        let tracer = self.at.tracer();
         let positions = positions.unsqueeze(1);
         let embeddings = embeddings.alias().unsqueeze(0);
-        let heads = Extent::fixed(self.heads);
+        let relative = self.relative?;
+        let heads = Extent::fixed(self.shape.heads);
         let batch: Size = query
             .size(0)
             .checked_div(heads)
             .unwrap_or(Extent::ONE)
             .into();
-        let projected = |linear: &Linear| {
-            let states = self.transpose_for_scores(linear.forward(&embeddings));
+        let projected = |name: &str| {
+            let states = self.transpose_for_scores(self.linear(name, &embeddings));
             states.repeat(&[batch, 1.into(), 1.into()])
         };
+        let looks = [relative.content_to_position, relative.position_to_content];
         let pos_query;
         let pos_key;
-        if self.pos_key_proj.is_none() && self.pos_query_proj.is_none() {
-            pos_query = Some(projected(&self.query_proj));
-            pos_key = Some(projected(&self.key_proj));
+        if relative.shares_key || looks == [false; 2] {
+            pos_query = Some(projected("query_proj"));
+            pos_key = Some(projected("key_proj"));
         } else {
-            pos_key = self.pos_key_proj.as_ref().map(projected);
-            pos_query = self.pos_query_proj.as_ref().map(projected);
+            pos_key = looks[0].then(|| projected("pos_key_proj"));
+            pos_query = looks[1].then(|| projected("pos_query_proj"));
         }
-        let last = 2 * self.span - 1;
+        let span = relative.span.cast_signed();
+        let last = 2 * span - 1;
         let within = |positions: Tensor| {
-            let shifted = positions.add_number(self.span);
+            let shifted = positions.add_number(span);
             shifted.clamp(Some(0.into()), Some(last.into()))
         };
         let sizes = [0, 1, 1].map(|dim| Size::from(query.size(dim)));
         let mut score: Option<Tensor> = None;
         let mut scale = None;
         let mut held = Vec::new();
-        if let (true, Some(pos_key)) = (self.looks[0], &pos_key) {
-            scale = Some(self.scale(&tracer));
+        if let (true, Some(pos_key)) = (looks[0], &pos_key) {
+            scale = Some(self.scale(tracer));
             let mut att = query.bmm(pos_key.transpose(-1, -2));
             let at = within(positions.clone());
             att = (&att).gather(-1, (&at).squeeze(0).expand(&sizes));
-            score = Some(Attention::added(score, &att, scale.as_ref()));
+            score = Some(added(score, &att, scale.as_ref()));
             held.extend([att, at]);
         }
-        if let (true, Some(pos_query)) = (self.looks[1], &pos_query) {
-            scale = Some(self.scale(&tracer));
+        if let (true, Some(pos_query)) = (looks[1], &pos_query) {
+            scale = Some(self.scale(tracer));
             let at = within((&positions).neg());
             let mut att = key.bmm(pos_query.transpose(-1, -2));
             att = (&att)
                 .gather(-1, (&at).squeeze(0).expand(&sizes))
                 .transpose(-1, -2);
-            score = Some(Attention::added(score, &att, scale.as_ref()));
+            score = Some(added(score, &att, scale.as_ref()));
             held.extend([at, att]);
         }
         drop((positions, embeddings, pos_query, pos_key, scale));
         held.into_iter().for_each(drop);
         score
     }
+}
 
-    /// `score += att / scale`
-    fn added(score: Option<Tensor>, att: &Tensor, scale: Option<&Tensor>) -> Tensor {
-        let scaled = match scale {
-            Some(scale) => att.div(scale.to_dtype_of(att.dtype())),
-            None => att.clone(),
-        };
-        match score {
-            Some(score) => {
-                score.add_in_place(scaled);
-                score
-            }
-            None => scaled.add_number(0),
+/// `score += att / scale`
+fn added(score: Option<Tensor>, att: &Tensor, scale: Option<&Tensor>) -> Tensor {
+    let scaled = match scale {
+        Some(scale) => att.div(scale.to_dtype_of(att.dtype())),
+        None => att.clone(),
+    };
+    match score {
+        Some(score) => {
+            score.add_in_place(scaled);
+            score
         }
+        None => scaled.add_number(0),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Answered, Classified};
+use crate::huggingface::text;
 
 /// Some of its classes have the family's name, some have not.
 const CODE: Code = Code::new("distilbert.modeling_distilbert", "");
@@ -47,145 +47,114 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let shape = Shape::read(config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
-    let tracer = task.tracer(CODE.module);
+    let at = task.frame(CODE, "distilbert");
+    let tracer = at.tracer().clone();
     let linear =
         |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
     let dropout = |p: f64| Dropout::new("dropout".into(), p);
-    let (model, words) = new_model(&tracer, &shape);
+    let words = at.embedding(
+        "distilbert.embeddings.word_embeddings",
+        [shape.vocabulary, shape.width],
+    );
+    let words = words.padding(shape.padding);
+    let model = |ids: &Tensor| model(&at, &shape, &words, ids);
     match task.class {
         "DistilBertForSequenceClassification" => {
             let pre_classifier = linear("pre_classifier", shape.width);
             let classifier = linear("classifier", labels.count);
             let dropout = dropout(config.number("seq_classif_dropout", 0.2)?);
             text::classes(task, tracer, seq_len, labels, |ids| {
-                let hidden_state = model.forward(ids);
+                let hidden_state = model(ids);
                 let mut pooled_output = (&hidden_state).select(1, 0);
                 pooled_output = pre_classifier.forward(&pooled_output);
                 pooled_output = (&pooled_output).relu();
                 pooled_output = dropout.forward(&pooled_output);
-                Classified {
-                    logits: classifier.forward(&pooled_output),
-                    held: vec![hidden_state, pooled_output],
-                }
+                let logits = classifier.forward(&pooled_output);
+                (logits, (hidden_state, pooled_output))
             })
         }
         "DistilBertForTokenClassification" => {
-            let classifier = linear("classifier", labels.count);
-            let forward = |ids: &Tensor| model.forward(ids);
-            let head = (Some(&dropout(shape.dropout)), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, forward, head)
+            let head = (labels, shape.width, shape.dropout);
+            text::of_tokens(task, tracer, seq_len, model, head)
         }
         "DistilBertForQuestionAnswering" => {
             labels.must_be_two(config)?;
             let qa_outputs = linear("qa_outputs", 2);
             let dropout = dropout(config.number("qa_dropout", 0.1)?);
-            let forward = |ids: &Tensor| {
-                let output = model.forward(ids);
-                Answered {
-                    output: dropout.forward(&output),
-                    held: vec![output],
-                }
-            };
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
+            text::answer(task, tracer, seq_len, model, (Some(&dropout), &qa_outputs))
         }
         _ => {
-            let activation = Activation::named(&tracer, "activation".into(), &shape.activation);
-            let vocab_transform = linear("vocab_transform", shape.width);
-            let norm = LayerNorm::new(&tracer, "vocab_layer_norm".into(), shape.width, EPS);
-            let vocab_projector = if config.flag("tie_word_embeddings", true)? {
-                let bias = tracer.parameter("vocab_projector.bias", &[shape.vocabulary]);
-                Linear::tied("vocab_projector".into(), &words, Some(bias))
-            } else {
-                linear("vocab_projector", shape.vocabulary)
+            let is_tied = config.flag("tie_word_embeddings", true)?;
+            let head = |x: &Tensor| {
+                let mut logits = at.linear("vocab_transform", [shape.width; 2], true, x);
+                logits = at.activation("activation", &shape.activation, logits);
+                logits = at.layer_norm("vocab_layer_norm", shape.width, EPS, logits);
+                if !is_tied {
+                    let sizes = [shape.width, shape.vocabulary];
+                    return at.linear("vocab_projector", sizes, true, logits);
+                }
+                let bias = at.parameter("vocab_projector.bias", &[shape.vocabulary]);
+                let projector = Linear::tied("vocab_projector".into(), &words.weight, Some(bias));
+                projector.forward(logits)
             };
-            let forward = |ids: &Tensor| model.forward(ids);
-            let head =
-                |x: &Tensor| chain(&[&vocab_transform, &activation, &norm, &vocab_projector], x);
-            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
+            text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary)
         }
     }
 }
 
 /// `DistilBertSelfAttention`.
-fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "DistilBertSelfAttention");
+fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let sizes = [shape.width, shape.width];
-    let linear = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-    let q_lin = linear("q_lin");
-    let k_lin = linear("k_lin");
-    let v_lin = linear("v_lin");
-    let out_lin = linear("out_lin");
-    let dropout = shape.attention_dropout;
-    let head_dim = shape.head_dim;
-    FnModule::new(place, move |x| {
-        let linears = [&q_lin, &k_lin, &v_lin];
-        let (mut output, states) = self_attention(x, linears, head_dim, dropout);
-        output = out_lin.forward(&output);
-        output.and_drop(states)
-    })
+    let linears = (["q_lin", "k_lin", "v_lin"], sizes, true);
+    let (mut output, states) =
+        self_attention(at, linears, shape.head_dim, shape.attention_dropout, x);
+    output = at.linear("out_lin", sizes, true, output);
+    output.and_drop(states)
 }
 
 /// `FFN`.
-fn new_feed_forward(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "FFN");
+fn feed_forward(at: &Frame, shape: &Shape, input: &Tensor) -> Tensor {
     let (outer, inner) = (shape.width, shape.intermediate);
-    let activation = place.path("activation");
-    let lin1 = Linear::new(tracer, place.path("lin1"), [outer, inner], true);
-    let lin2 = Linear::new(tracer, place.path("lin2"), [inner, outer], true);
-    let activation = Activation::named(tracer, activation, &shape.activation);
-    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
-    FnModule::new(place, move |input| {
-        chain(&[&lin1, &activation, &lin2, &dropout], input)
-    })
+    let mut x = at.linear("lin1", [outer, inner], true, input);
+    x = at.activation("activation", &shape.activation, x);
+    x = at.linear("lin2", [inner, outer], true, x);
+    at.dropout("dropout", shape.dropout, x)
 }
 
 /// `TransformerBlock`.
-fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "TransformerBlock");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
-    let attention = new_attention(tracer, place.path("attention"), shape);
-    let sa_layer_norm = norm("sa_layer_norm");
-    let ffn = new_feed_forward(tracer, place.path("ffn"), shape);
-    let output_layer_norm = norm("output_layer_norm");
-    FnModule::new(place, move |x| {
-        let mut attention_output = attention.forward(x);
-        attention_output = sa_layer_norm.forward((&attention_output).add(x));
-        let mut output = ffn.forward(&attention_output);
-        output = output_layer_norm.forward((&output).add(&attention_output));
-        output.and_drop(attention_output)
-    })
+fn block(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let norm = |name, x: Tensor| at.layer_norm(name, shape.width, EPS, x);
+    let mut attention_output = at.call("attention", "DistilBertSelfAttention", |at| {
+        attention(at, shape, x)
+    });
+    attention_output = norm("sa_layer_norm", (&attention_output).add(x));
+    let mut output = at.call("ffn", "FFN", |at| {
+        feed_forward(at, shape, &attention_output)
+    });
+    output = norm("output_layer_norm", (&output).add(&attention_output));
+    output.and_drop(attention_output)
 }
 
-/// `DistilBertModel`, with its `Embeddings` and `Transformer`, and the weight of its words.
-fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
-    let place = CODE.place("distilbert", "DistilBertModel");
-    let embeddings = CODE.place(place.path("embeddings"), "Embeddings");
-    let transformer = CODE.place(place.path("transformer"), "Transformer");
-    let ids = embeddings.path("position_ids");
-    let norm = embeddings.path("LayerNorm");
-    let width = shape.width;
-    let embedding = |name, rows| Embedding::new(tracer, embeddings.path(name), [rows, width]);
-    let block = |layer| new_block(tracer, transformer.path(&format!("layer.{layer}")), shape);
-    let words = embedding("word_embeddings", shape.vocabulary).padding(shape.padding);
-    let positions = embedding("position_embeddings", shape.positions);
-    let layer_norm = LayerNorm::new(tracer, norm, width, EPS);
-    let dropout = Dropout::new(embeddings.path("dropout"), shape.dropout);
-    let position_ids = tracer.buffer(&ids, &[1, shape.positions], DType::Int64);
-    let blocks: Vec<FnModule> = (0..shape.layers).map(block).collect();
-    let weight = words.weight.clone();
-    let embed = FnModule::new(embeddings, move |ids| {
-        let inputs_embeds = words.forward(ids);
-        let seq_len = ids.length(1).cast_signed();
-        let position_ids = (&position_ids).slice(1, 0, seq_len);
-        let position_embeddings = positions.forward(&position_ids);
-        let mut embeddings = (&inputs_embeds).add(&position_embeddings);
-        embeddings = chain(&[&layer_norm, &dropout], embeddings);
-        embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
-    });
-    let model = FnModule::new(place, move |ids| {
-        let embeddings = embed.forward(ids);
-        ids.tracer()
-            .in_module(&transformer, || blocks.forward(&embeddings))
-    });
-    (model, weight)
+/// `DistilBertModel`, with its `Embeddings` and `Transformer`.
+fn model(at: &Frame, shape: &Shape, words: &Embedding, ids: &Tensor) -> Tensor {
+    at.call("distilbert", "DistilBertModel", |at| {
+        let embeddings = at.call("embeddings", "Embeddings", |at| {
+            let inputs_embeds = words.forward(ids);
+            let seq_len = ids.length(1).cast_signed();
+            let position_ids = at.buffer("position_ids", &[1, shape.positions], DType::Int64);
+            let position_ids = (&position_ids).slice(1, 0, seq_len);
+            let positions = at.embedding("position_embeddings", [shape.positions, shape.width]);
+            let position_embeddings = positions.forward(&position_ids);
+            let mut embeddings = (&inputs_embeds).add(&position_embeddings);
+            embeddings = at.layer_norm("LayerNorm", shape.width, EPS, embeddings);
+            embeddings = at.dropout("dropout", shape.dropout, embeddings);
+            embeddings.and_drop((inputs_embeds, position_ids, position_embeddings))
+        });
+        at.call("transformer", "Transformer", |at| {
+            let layers = ("layer", shape.layers);
+            at.call_each(layers, "TransformerBlock", &embeddings, |at, x| {
+                block(at, shape, x)
+            })
+        })
+    })
 }

@@ -1,9 +1,9 @@
 //! ELECTRA: `modeling_electra.py`.
 
-use super::embeddings::{Numbering, new_embeddings};
-use super::encoder::{Defaults, Shape, new_encoder};
+use super::embeddings::{Numbering, embeddings, words};
+use super::encoder::{Defaults, Shape, encoder};
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Classified};
+use crate::huggingface::text;
 
 const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
@@ -23,88 +23,87 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = &task.config;
     let shape = Shape {
         embedding_width: config.size("embedding_size", 128)?,
-        ..Shape::read(config, CODE, &DEFAULTS)?
+        ..Shape::read(config, &DEFAULTS)?
     };
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let p = shape.classifier_dropout(config)?;
-    let tracer = task.tracer(CODE.module);
-    let (model, words) = new_model(&tracer, &shape);
+    let at = task.frame(CODE, "electra");
+    let tracer = at.tracer().clone();
+    let words = words(&at.below("electra"), &shape);
+    let model = |ids: &Tensor| model(&at, &shape, &words, ids);
     match task.class {
-        "ElectraForSequenceClassification" => {
-            let classifier = new_classification_head(&tracer, &shape, p, labels.count);
-            text::classes(task, tracer, seq_len, labels, |ids| {
-                let sequence_output = model.forward(ids);
-                Classified {
-                    logits: classifier.forward(&sequence_output),
-                    held: vec![sequence_output],
-                }
-            })
-        }
+        "ElectraForSequenceClassification" => text::classes(task, tracer, seq_len, labels, |ids| {
+            let sequence_output = model(ids);
+            let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+            (logits, sequence_output)
+        }),
         "ElectraForTokenClassification" | "ElectraForQuestionAnswering" => {
             let head = (labels, shape.width, p);
-            text::of_tokens(task, tracer, seq_len, |ids| model.forward(ids), head)
+            text::of_tokens(task, tracer, seq_len, model, head)
         }
         _ => {
-            let predictions = new_predictions(&tracer, &shape);
-            let head = "generator_lm_head";
-            let lm_head = if config.flag("tie_word_embeddings", true)? {
-                let bias = tracer.parameter(&format!("{head}.bias"), &[shape.vocabulary]);
-                Linear::tied(head.into(), &words, Some(bias))
-            } else {
-                let sizes = [shape.embedding_width, shape.vocabulary];
-                Linear::new(&tracer, head, sizes, true)
+            let name = "generator_lm_head";
+            let is_tied = config.flag("tie_word_embeddings", true)?;
+            let head = |x: &Tensor| {
+                let predicted = predictions(&at, &shape, x);
+                if is_tied {
+                    let bias = at.below(name).parameter("bias", &[shape.vocabulary]);
+                    return Linear::tied(name.into(), &words.weight, Some(bias)).forward(predicted);
+                }
+                at.linear(
+                    name,
+                    [shape.embedding_width, shape.vocabulary],
+                    true,
+                    predicted,
+                )
             };
-            let head = |x: &Tensor| chain(&[&predictions, &lm_head], x);
-            let forward = |ids: &Tensor| model.forward(ids);
-            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
+            text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary)
         }
     }
 }
 
-/// `ElectraModel`, and the weight of its words.
-fn new_model(tracer: &Tracer, shape: &Shape) -> (FnModule, Tensor) {
-    let place = CODE.place("electra", "Model");
-    let path = place.path("embeddings");
-    let (narrow, wide) = (shape.embedding_width, shape.width);
-    let project = place.path("embeddings_project");
-    let (embeddings, words) = new_embeddings(tracer, path, shape, Numbering::Plain, None);
-    let project = (narrow != wide).then(|| Linear::new(tracer, project, [narrow, wide], true));
-    let encoder = new_encoder(tracer, place.path("encoder"), shape);
-    let model = FnModule::new(place, move |ids| {
-        let mut embedding_output = embeddings.forward(ids);
-        if let Some(project) = &project {
-            embedding_output = project.forward(&embedding_output);
+/// `ElectraModel`.
+fn model(at: &Frame, shape: &Shape, words: &Embedding, ids: &Tensor) -> Tensor {
+    at.call("electra", "Model", |at| {
+        let mut embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, shape, Numbering::Plain, words, ids)
+        });
+        let (narrow, wide) = (shape.embedding_width, shape.width);
+        if narrow != wide {
+            embedding_output =
+                at.linear("embeddings_project", [narrow, wide], true, embedding_output);
         }
-        let output = encoder.forward(&embedding_output);
-        output.and_drop(embedding_output)
-    });
-    (model, words)
+        encoder(at, shape, &embedding_output).and_drop(embedding_output)
+    })
 }
 
 /// `ElectraGeneratorPredictions`.
-fn new_predictions(tracer: &Tracer, shape: &Shape) -> FnModule {
-    let place = CODE.place("generator_predictions", "GeneratorPredictions");
+fn predictions(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let (wide, narrow) = (shape.width, shape.embedding_width);
-    let norm = place.path("LayerNorm");
-    let activation = Activation::named(tracer, place.path("activation"), "gelu");
-    let layer_norm = LayerNorm::new(tracer, norm, narrow, shape.eps);
-    let dense = Linear::new(tracer, place.path("dense"), [wide, narrow], true);
-    FnModule::new(place, move |x| {
-        chain(&[&dense, &activation, &layer_norm], x)
+    at.call("generator_predictions", "GeneratorPredictions", |at| {
+        at.made(&["LayerNorm"]);
+        let mut hidden_states = at.linear("dense", [wide, narrow], true, x);
+        hidden_states = at.activation("activation", "gelu", hidden_states);
+        at.layer_norm("LayerNorm", narrow, shape.eps, hidden_states)
     })
 }
 
 /// `ElectraClassificationHead`.
-fn new_classification_head(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> FnModule {
-    let place = CODE.place("classifier", "ClassificationHead");
+fn classification_head(
+    at: &Frame,
+    shape: &Shape,
+    p: f64,
+    labels: u64,
+    features: &Tensor,
+) -> Tensor {
     let width = shape.width;
-    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
-    let activation = Activation::named(tracer, place.path("activation"), "gelu");
-    let dropout = Dropout::new(place.path("dropout"), p);
-    let out_proj = Linear::new(tracer, place.path("out_proj"), [width, labels], true);
-    FnModule::new(place, move |features| {
-        let x = features.select(1, 0);
-        chain(&[&dropout, &dense, &activation, &dropout, &out_proj], x)
+    at.call("classifier", "ClassificationHead", |at| {
+        let mut x = features.select(1, 0);
+        x = at.dropout("dropout", p, x);
+        x = at.linear("dense", [width, width], true, x);
+        x = at.activation("activation", "gelu", x);
+        x = at.dropout("dropout", p, x);
+        at.linear("out_proj", [width, labels], true, x)
     })
 }

@@ -12,63 +12,61 @@ pub(super) enum Numbering {
     After(u64),
 }
 
-/// `BertEmbeddings`.
-/// The module, and the weight of its words. `words` is that weight if another module has made it already.
-pub(super) fn new_embeddings(
-    tracer: &Tracer,
-    path: String,
+/// The embedding of words of a model, as its embeddings call it.
+pub(super) fn words(model: &Frame, shape: &Shape) -> Embedding {
+    let sizes = [shape.vocabulary, shape.embedding_width];
+    let words = model.embedding("embeddings.word_embeddings", sizes);
+    words.padding(shape.padding)
+}
+
+/// `BertEmbeddings`, with the embedding of words.
+pub(super) fn embeddings(
+    at: &Frame,
     shape: &Shape,
     numbering: Numbering,
-    words: Option<&Tensor>,
-) -> (FnModule, Tensor) {
-    let place = shape.code.place(path, "Embeddings");
+    words: &Embedding,
+    ids: &Tensor,
+) -> Tensor {
     if shape.types == 0 {
-        tracer.fail(
+        at.tracer().fail_to_make(
+            &at.path(""),
             "embedding",
             "type_vocab_size is 0, but texts are of one kind at least",
         );
     }
     let width = shape.embedding_width;
-    let embedding = |name, rows| Embedding::new(tracer, place.path(name), [rows, width]);
-    let words = match words {
-        Some(weight) => Embedding::tied(place.path("word_embeddings"), weight),
-        None => embedding("word_embeddings", shape.vocabulary),
+    let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
+    if let Numbering::After(_) = numbering {
+        // BERT makes the embedding of positions second, RoBERTa last.
+        at.made(&["token_type_embeddings", "LayerNorm"]);
+    }
+    let positions = at.embedding("position_embeddings", [shape.positions, width]);
+    let own_ids = |name| at.buffer(name, &[1, shape.positions], DType::Int64);
+    let (positions, position_ids) = match numbering {
+        Numbering::Plain => {
+            let all = own_ids("position_ids");
+            (positions, (&all).slice(1, 0, seq_len.cast_signed()))
+        }
+        Numbering::After(padding) => {
+            own_ids("position_ids");
+            let positions = positions.padding(Some(padding));
+            (positions, position_ids_after(ids, padding, true))
+        }
     };
-    // BERT makes the embedding of positions second, RoBERTa last.
-    let positions = || embedding("position_embeddings", shape.positions);
-    let (padding, first) = match numbering {
-        Numbering::Plain => (None, Some(positions())),
-        Numbering::After(padding) => (Some(padding), None),
-    };
-    let types = embedding("token_type_embeddings", shape.types);
-    let layer_norm = LayerNorm::new(tracer, place.path("LayerNorm"), width, shape.eps);
-    let ids = |name| tracer.buffer(&place.path(name), &[1, shape.positions], DType::Int64);
-    let words = words.padding(shape.padding);
-    let positions = first.unwrap_or_else(positions).padding(padding);
-    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
-    let position_ids = ids("position_ids");
-    let token_type_ids = ids("token_type_ids");
-
-    let weight = words.weight.clone();
-    let module = FnModule::new(place, move |ids| {
-        let (batch, seq_len): (Size, u64) = (ids.size(0).into(), ids.length(1));
-        let position_ids = match numbering {
-            Numbering::Plain => (&position_ids).slice(1, 0, seq_len.cast_signed()),
-            Numbering::After(padding) => position_ids_after(ids, padding, true),
-        };
-        let mut buffered = (&token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
-        buffered = (&buffered).gather(1, &position_ids);
-        let token_type_ids = (&buffered).expand(&[batch, seq_len.into()]);
-        let inputs_embeds = words.forward(ids);
-        let token_type_embeddings = types.forward(&token_type_ids);
-        let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
-        let position_embeddings = positions.forward(&position_ids);
-        embeddings = (&embeddings).add(&position_embeddings);
-        embeddings = chain(&[&layer_norm, &dropout], embeddings);
-        drop((token_type_ids, position_ids, inputs_embeds, buffered));
-        embeddings.and_drop((token_type_embeddings, position_embeddings))
-    });
-    (module, weight)
+    let token_type_ids = own_ids("token_type_ids");
+    let mut buffered = (&token_type_ids).expand(&[position_ids.size(0).into(), Size::REST]);
+    buffered = (&buffered).gather(1, &position_ids);
+    let token_type_ids = (&buffered).expand(&[batch, seq_len.into()]);
+    let inputs_embeds = words.forward(ids);
+    let types = at.embedding("token_type_embeddings", [shape.types, width]);
+    let token_type_embeddings = types.forward(&token_type_ids);
+    let mut embeddings = (&inputs_embeds).add(&token_type_embeddings);
+    let position_embeddings = positions.forward(&position_ids);
+    embeddings = (&embeddings).add(&position_embeddings);
+    embeddings = at.layer_norm("LayerNorm", width, shape.eps, embeddings);
+    embeddings = at.dropout("dropout", shape.dropout, embeddings);
+    drop((token_type_ids, position_ids, inputs_embeds, buffered));
+    embeddings.and_drop((token_type_embeddings, position_embeddings))
 }
 
 /// `create_position_ids_from_input_ids`.

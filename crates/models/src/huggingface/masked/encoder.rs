@@ -5,7 +5,6 @@ use crate::huggingface::prelude::*;
 
 /// What a config says of an encoder.
 pub(super) struct Shape {
-    pub(super) code: Code,
     pub(super) vocabulary: u64,
     pub(super) positions: u64,
     pub(super) types: u64,
@@ -36,11 +35,7 @@ pub(super) struct Defaults {
 }
 
 impl Shape {
-    pub(super) fn read(
-        config: &Config<'_>,
-        code: Code,
-        defaults: &Defaults,
-    ) -> Result<Shape, RequestError> {
+    pub(super) fn read(config: &Config<'_>, defaults: &Defaults) -> Result<Shape, RequestError> {
         for name in ["is_decoder", "add_cross_attention"] {
             if config.flag(name, false)? {
                 return Err(config.not_built(name));
@@ -49,7 +44,6 @@ impl Shape {
         let width = config.size("hidden_size", defaults.width)?;
         let heads = config.size("num_attention_heads", defaults.heads)?;
         Ok(Shape {
-            code,
             vocabulary: config.size("vocab_size", defaults.vocabulary)?,
             positions: config.size("max_position_embeddings", 512)?,
             types: config.count("type_vocab_size", defaults.types)?,
@@ -67,105 +61,86 @@ impl Shape {
         })
     }
 
+    /// Attention of all tokens to all, by linear layers of these names.
+    pub(super) fn self_attention(
+        &self,
+        at: &Frame,
+        names: [&str; 3],
+        x: &Tensor,
+    ) -> (Tensor, [Tensor; 3]) {
+        let sizes = [self.width, self.width];
+        self_attention(
+            at,
+            (names, sizes, true),
+            self.head_dim,
+            self.attention_dropout,
+            x,
+        )
+    }
+
     /// Dropout before a classifier.
     pub(super) fn classifier_dropout(&self, config: &Config<'_>) -> Result<f64, RequestError> {
         config.number("classifier_dropout", self.dropout)
     }
 }
 
-/// `BertSelfAttention`.
-fn new_self_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "SelfAttention");
-    let sizes = [shape.width, shape.width];
-    let of_heads = |name: &str| Linear::new(tracer, place.path(name), sizes, true);
-    let query = of_heads("query");
-    let key = of_heads("key");
-    let value = of_heads("value");
-    let dropout = shape.attention_dropout;
-    let head_dim = shape.head_dim;
-    FnModule::new(place, move |x| {
-        let linears = [&query, &key, &value];
-        let (output, states) = self_attention(x, linears, head_dim, dropout);
-        output.and_drop(states)
-    })
-}
-
 /// `BertSelfOutput`, and `BertOutput`, which differs in its width.
-pub(super) fn new_output(
-    tracer: &Tracer,
-    place: ModulePath,
-    inputs: u64,
-    shape: &Shape,
-) -> impl Fn(&Tensor, &Tensor) -> Tensor + use<> {
-    let norm = place.path("LayerNorm");
-    let dense = Linear::new(tracer, place.path("dense"), [inputs, shape.width], true);
-    let layer_norm = LayerNorm::new(tracer, norm, shape.width, shape.eps);
-    let dropout = Dropout::new(place.path("dropout"), shape.dropout);
-
-    move |x: &Tensor, input: &Tensor| {
-        x.tracer().in_module(&place, || {
-            let mut hidden_states = chain(&[&dense, &dropout], x);
-            hidden_states = layer_norm.forward((&hidden_states).add(input));
-            hidden_states
-        })
-    }
+pub(super) fn output(at: &Frame, inputs: u64, shape: &Shape, [x, input]: [&Tensor; 2]) -> Tensor {
+    let mut hidden_states = at.linear("dense", [inputs, shape.width], true, x);
+    hidden_states = at.dropout("dropout", shape.dropout, hidden_states);
+    hidden_states = at.layer_norm(
+        "LayerNorm",
+        shape.width,
+        shape.eps,
+        (&hidden_states).add(input),
+    );
+    hidden_states
 }
 
-/// `BertAttention`.
-fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "Attention");
-    let output = shape.code.place(place.path("output"), "SelfOutput");
-    let own = new_self_attention(tracer, place.path("self"), shape);
-    let output_layer = new_output(tracer, output, shape.width, shape);
-    FnModule::new(place, move |x| {
-        let mut output = own.forward(x);
-        output = output_layer(&output, x);
-        output
-    })
+/// `BertAttention`, with its `BertSelfAttention`.
+fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let mut states = at.call("self", "SelfAttention", |at| {
+        let (output, states) = shape.self_attention(at, ["query", "key", "value"], x);
+        output.and_drop(states)
+    });
+    states = at.call("output", "SelfOutput", |at| {
+        output(at, shape.width, shape, [&states, x])
+    });
+    states
 }
 
 /// `BertIntermediate`.
-pub(super) fn new_intermediate(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "Intermediate");
-    let sizes = [shape.width, shape.intermediate];
-    let act = place.path("intermediate_act_fn");
-    let dense = Linear::new(tracer, place.path("dense"), sizes, true);
-    let act = Activation::named(tracer, act, &shape.activation);
-    FnModule::new(place, move |x| chain(&[&dense, &act], x))
+pub(super) fn intermediate(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let wide = at.linear("dense", [shape.width, shape.intermediate], true, x);
+    at.activation("intermediate_act_fn", &shape.activation, wide)
 }
 
 /// `BertLayer`.
-fn new_layer(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "Layer");
-    let output = shape.code.place(place.path("output"), "Output");
-    let attention = new_attention(tracer, place.path("attention"), shape);
-    let intermediate = new_intermediate(tracer, place.path("intermediate"), shape);
-    let output = new_output(tracer, output, shape.intermediate, shape);
-    FnModule::new(place, move |x| {
-        let attention_output = attention.forward(x);
-        let intermediate_output = intermediate.forward(&attention_output);
-        let output = output(&intermediate_output, &attention_output);
-        output.and_drop((intermediate_output, attention_output))
-    })
+fn layer(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let attention_output = at.call("attention", "Attention", |at| attention(at, shape, x));
+    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
+        intermediate(at, shape, &attention_output)
+    });
+    let states = [&intermediate_output, &attention_output];
+    let output = at.call("output", "Output", |at| {
+        output(at, shape.intermediate, shape, states)
+    });
+    output.and_drop((intermediate_output, attention_output))
 }
 
 /// `BertEncoder`.
-pub(super) fn new_encoder(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "Encoder");
-    let layers: Vec<FnModule> = (0..shape.layers)
-        .map(|layer| new_layer(tracer, place.path(&format!("layer.{layer}")), shape))
-        .collect();
-    FnModule::new(place, move |x| layers.forward(x))
+pub(super) fn encoder(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    at.call("encoder", "Encoder", |at| {
+        at.call_each(("layer", shape.layers), "Layer", x, |at, x| {
+            layer(at, shape, x)
+        })
+    })
 }
 
 /// `BertPooler`: what stands for the whole text.
-pub(super) fn new_pooler(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = shape.code.place(path, "Pooler");
-    let sizes = [shape.width, shape.width];
-    let dense = Linear::new(tracer, place.path("dense"), sizes, true);
-    let activation = Activation::named(tracer, place.path("activation"), "tanh");
-    FnModule::new(place, move |x| {
-        let first_token = x.select(1, 0);
-        chain(&[&dense, &activation], &first_token).and_drop(first_token)
-    })
+pub(super) fn pooler(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    let first_token = x.select(1, 0);
+    let dense = at.linear("dense", [shape.width, shape.width], true, &first_token);
+    at.activation("activation", "tanh", dense)
+        .and_drop(first_token)
 }

@@ -1,11 +1,12 @@
 //! RoBERTa, and XLM-RoBERTa and CamemBERT, which are its code with the modules of a model in another order:
 //! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`. `MPNet` has its heads.
 
-use super::embeddings::{Numbering, new_embeddings};
-use super::encoder::{Defaults, Shape, new_encoder};
+use super::bert::decoder;
+use super::embeddings::{Numbering, embeddings};
+use super::encoder::{Defaults, Shape, encoder};
 use super::mpnet;
 use crate::huggingface::prelude::*;
-use crate::huggingface::text::{self, Answered, Classified};
+use crate::huggingface::text;
 
 const ROBERTA: Code = Code::new("roberta.modeling_roberta", "Roberta");
 
@@ -28,30 +29,10 @@ const DEFAULTS: Defaults = Defaults {
     padding: 1,
 };
 
-/// What a model is trained on, the class name after the family's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Head {
-    MaskedLM,
-    SequenceClassification,
-    TokenClassification,
-    QuestionAnswering,
-}
-
-fn head(class: &str) -> (Code, Head) {
-    let code = [ROBERTA, XLM_ROBERTA, CAMEMBERT, MPNET]
-        .into_iter()
-        .find(|code| class.starts_with(code.prefix));
-    let head = match class.rsplit_once("For").map(|(_, head)| head) {
-        Some("SequenceClassification") => Head::SequenceClassification,
-        Some("TokenClassification") => Head::TokenClassification,
-        Some("QuestionAnswering") => Head::QuestionAnswering,
-        _ => Head::MaskedLM,
-    };
-    (code.unwrap_or(ROBERTA), head)
-}
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
-    let (code, head) = head(task.class);
+    let mut codes = [XLM_ROBERTA, CAMEMBERT, MPNET].into_iter();
+    let code = codes.find(|code| task.class.starts_with(code.prefix));
+    let code = code.unwrap_or(ROBERTA);
     let is_roberta = code.prefix == ROBERTA.prefix;
     let is_mpnet = code.prefix == MPNET.prefix;
     let defaults = Defaults {
@@ -63,7 +44,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         ..DEFAULTS
     };
     let config = &task.config;
-    let shape = Shape::read(config, code, &defaults)?;
+    let shape = Shape::read(config, &defaults)?;
     let padding = if is_mpnet {
         Some(mpnet::PADDING)
     } else {
@@ -84,122 +65,86 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     };
     let buckets = config.size("relative_attention_num_buckets", 32)?;
 
-    let tracer = task.tracer(code.module);
-    let dropout = Dropout::new("dropout".into(), p);
     // RoBERTa and MPNet make the model first, the others the head; a head that is tied makes the embedding of words, too.
-    let model = match () {
-        () if is_mpnet => Some(mpnet::new_model(&tracer, &shape, buckets)),
-        () => is_roberta.then(|| new_model(&tracer, &shape, padding, None)),
+    let (base, is_first) = match () {
+        () if is_mpnet => ("mpnet", true),
+        () => ("roberta", is_roberta),
     };
-    let linear =
-        |name: &str, outputs: u64| Linear::new(&tracer, name, [shape.width, outputs], true);
-    match head {
-        Head::SequenceClassification => {
-            let classifier = new_classification_head(&tracer, &shape, p, labels.count);
-            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
-            text::classes(task, tracer, seq_len, labels, |ids| {
-                let sequence_output = model.forward(ids);
-                Classified {
-                    logits: classifier.forward(&sequence_output),
-                    held: vec![sequence_output],
-                }
-            })
+    let at = task.frame(code, if is_first { base } else { "lm_head" });
+    at.made(&["classifier", "qa_outputs"]);
+    let tracer = at.tracer().clone();
+    let sizes = [shape.vocabulary, shape.width];
+    let is_masked = task.class.ends_with("ForMaskedLM");
+    let words = if is_masked && is_tied && !is_first {
+        at.made(&["lm_head.dense", "lm_head.layer_norm"]);
+        let weight = at.parameter("lm_head.decoder.weight", &sizes);
+        Embedding::tied(at.path("roberta.embeddings.word_embeddings"), &weight)
+    } else {
+        at.embedding(&format!("{base}.embeddings.word_embeddings"), sizes)
+    };
+    let words = words.padding(if is_mpnet {
+        Some(padding)
+    } else {
+        shape.padding
+    });
+    let model = |ids: &Tensor| {
+        if is_mpnet {
+            mpnet::model(&at, &shape, buckets, &words, ids)
+        } else {
+            model(&at, &shape, padding, &words, ids)
         }
-        Head::TokenClassification => {
-            let classifier = linear("classifier", labels.count);
-            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
-            let forward = |ids: &Tensor| model.forward(ids);
-            let head = (Some(&dropout), &classifier, labels.count);
-            text::token_classes(task, tracer, seq_len, forward, head)
-        }
-        Head::QuestionAnswering => {
-            labels.must_be_two(config)?;
-            let qa_outputs = linear("qa_outputs", 2);
-            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, None));
-            let forward = |ids: &Tensor| Answered::from(model.forward(ids));
-            text::answer(task, tracer, seq_len, forward, &qa_outputs)
-        }
-        Head::MaskedLM => {
-            let words = model.as_ref().map(|(_, words)| words);
-            let words = words.filter(|_| is_tied);
-            let (lm_head, words) = new_masked_head(&tracer, &shape, words, is_tied);
-            let words = is_tied.then_some(&words);
-            let (model, _) = model.unwrap_or_else(|| new_model(&tracer, &shape, padding, words));
-            let forward = |ids: &Tensor| model.forward(ids);
-            let head = |x: &Tensor| lm_head.forward(x);
-            text::masked_token(task, tracer, seq_len, forward, head, shape.vocabulary)
-        }
+    };
+    if is_masked {
+        let words = is_tied.then_some(&words.weight);
+        let head = |x: &Tensor| masked_head(&at, &shape, words, x);
+        return text::masked_token(task, tracer, seq_len, model, head, shape.vocabulary);
     }
+    if !task.class.ends_with("ForSequenceClassification") {
+        return text::of_tokens(task, tracer, seq_len, model, (labels, shape.width, p));
+    }
+    text::classes(task, tracer, seq_len, labels, |ids| {
+        let sequence_output = model(ids);
+        let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+        (logits, sequence_output)
+    })
 }
 
-/// `RobertaModel` without a pooler, and the weight of its words.
-fn new_model(
-    tracer: &Tracer,
-    shape: &Shape,
-    padding: u64,
-    words: Option<&Tensor>,
-) -> (FnModule, Tensor) {
-    let place = shape.code.place("roberta", "Model");
-    let path = place.path("embeddings");
-    let (embeddings, words) = new_embeddings(tracer, path, shape, Numbering::After(padding), words);
-    let encoder = new_encoder(tracer, place.path("encoder"), shape);
-    let model = FnModule::new(place, move |ids| {
-        let embedding_output = embeddings.forward(ids);
-        let output = encoder.forward(&embedding_output);
-        output.and_drop(embedding_output)
-    });
-    (model, words)
+/// `RobertaModel` without a pooler.
+fn model(at: &Frame, shape: &Shape, padding: u64, words: &Embedding, ids: &Tensor) -> Tensor {
+    at.call("roberta", "Model", |at| {
+        let embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, shape, Numbering::After(padding), words, ids)
+        });
+        encoder(at, shape, &embedding_output).and_drop(embedding_output)
+    })
 }
 
-/// `RobertaLMHead`.
-/// `words` is the embedding of words if that is made already, and the same weight. Also gives the weight of its decoder.
-fn new_masked_head(
-    tracer: &Tracer,
-    shape: &Shape,
-    words: Option<&Tensor>,
-    is_tied: bool,
-) -> (FnModule, Tensor) {
-    let place = shape.code.place("lm_head", "LMHead");
+/// `RobertaLMHead`, whose decoder has the weight of the words where they are tied.
+fn masked_head(at: &Frame, shape: &Shape, words: Option<&Tensor>, features: &Tensor) -> Tensor {
     let width = shape.width;
-    let bias = tracer.parameter(&place.path("bias"), &[shape.vocabulary]);
-    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
-    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), width, shape.eps);
-    let decoder = place.path("decoder");
-    let decoder = match words {
-        Some(words) => Linear::tied(decoder, words, Some(bias)),
-        None if is_tied => {
-            let sizes = [shape.vocabulary, width];
-            let words = tracer.parameter(&format!("{decoder}.weight"), &sizes);
-            Linear::tied(decoder, &words, Some(bias))
-        }
-        None => Linear::new(tracer, decoder, [width, shape.vocabulary], true),
-    };
-
-    let weight = decoder.weight.clone();
-    let head = FnModule::new(place, move |features| {
-        let mut x = dense.forward(features);
+    at.call("lm_head", "LMHead", |at| {
+        let mut x = at.linear("dense", [width, width], true, features);
         x = (&x).gelu("none");
-        x = layer_norm.forward(&x);
-        x = decoder.forward(&x);
-        x
-    });
-    (head, weight)
+        x = at.layer_norm("layer_norm", width, shape.eps, x);
+        decoder(at, [width, shape.vocabulary], words, x)
+    })
 }
 
 /// `RobertaClassificationHead`.
-fn new_classification_head(tracer: &Tracer, shape: &Shape, p: f64, labels: u64) -> FnModule {
-    let place = shape.code.place("classifier", "ClassificationHead");
+fn classification_head(
+    at: &Frame,
+    shape: &Shape,
+    p: f64,
+    labels: u64,
+    features: &Tensor,
+) -> Tensor {
     let width = shape.width;
-    let dense = Linear::new(tracer, place.path("dense"), [width, width], true);
-    let dropout = Dropout::new(place.path("dropout"), p);
-    let out_proj = Linear::new(tracer, place.path("out_proj"), [width, labels], true);
-    FnModule::new(place, move |features| {
+    at.call("classifier", "ClassificationHead", |at| {
         let mut x = features.select(1, 0);
-        x = dropout.forward(&x);
-        x = dense.forward(&x);
+        x = at.dropout("dropout", p, x);
+        x = at.linear("dense", [width, width], true, x);
         x = (&x).tanh();
-        x = dropout.forward(&x);
-        x = out_proj.forward(&x);
-        x
+        x = at.dropout("dropout", p, x);
+        at.linear("out_proj", [width, labels], true, x)
     })
 }

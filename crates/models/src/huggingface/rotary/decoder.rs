@@ -4,9 +4,9 @@ use super::attention::QueryNorms;
 use super::experts::Mixture;
 use super::latent::Ranks;
 use super::mlp::Layers;
-use super::norm::{Formula, Norm};
+use super::norm::{Formula, norm};
 use super::rotation::Rotation;
-use crate::tracing::Tracer;
+use crate::tracing::{Frame, Tensor, Tensors};
 
 /// A model of this kind.
 #[expect(
@@ -123,19 +123,15 @@ pub(super) enum Scaled {
 }
 
 impl Decoder {
-    /// The family's class whose name ends so.
-    pub(super) fn class(&self, name: &str) -> String {
+    /// What the names of the family's classes begin with.
+    pub(super) fn classes(&self) -> String {
         let (folder, prefix) = (self.folder, self.prefix);
-        format!("transformers.models.{folder}.modeling_{folder}.{prefix}{name}")
+        format!("transformers.models.{folder}.modeling_{folder}.{prefix}")
     }
 
-    /// A norm of the family.
-    pub(super) fn norm(&self, tracer: &Tracer, path: String, width: u64) -> Norm {
-        let name = match self.norm {
-            Formula::Olmo => "LayerNorm",
-            _ => "RMSNorm",
-        };
-        Norm::new(tracer, self.norm, self.class(name), path, width, self.eps)
+    /// `self.name(x)` of a norm of the family.
+    pub(super) fn norm(&self, at: &Frame, name: &str, width: u64, x: impl Tensors) -> Tensor {
+        norm(at, name, self.norm, (width, self.eps), x)
     }
 
     pub(super) fn is_rotated(&self, layer: u64) -> bool {

@@ -65,75 +65,63 @@ impl Mixture {
     }
 }
 
-/// `MixtralSparseMoeBlock`, and those of other families.
-pub(super) struct Block {
-    place: ModulePath,
-    router: Router,
-    experts: Experts,
-    shared: Option<FnModule>,
-    shared_gate: Option<Linear>,
-    family: Family,
+/// `self.name(x)` of a `MixtralSparseMoeBlock`, or that of another family.
+pub(super) fn mixture(
+    at: &Frame,
+    name: &str,
+    config: &Decoder,
+    (mixture, products): (&Mixture, Products),
+    x: &Tensor,
+) -> Tensor {
+    let class = match mixture.family {
+        Family::DeepseekV2(_) => "Moe",
+        Family::DeepseekV3(_) => "MoE",
+        _ => "SparseMoeBlock",
+    };
+    at.call(name, class, |at| {
+        let block = Block {
+            at,
+            config,
+            mixture,
+        };
+        match mixture.family {
+            Family::Mixtral | Family::Qwen2 { .. } => {
+                at.made(&["gate", "experts", "shared_expert"]);
+                block.of_rows(x, products)
+            }
+            Family::Qwen3 { .. } => {
+                at.made(&["experts"]);
+                block.of_rows(x, products)
+            }
+            Family::DeepseekV2(_) | Family::DeepseekV3(_) => {
+                at.made(&["experts"]);
+                block.after_router(x, products)
+            }
+        }
+    })
 }
 
-impl Block {
-    pub(super) fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Block {
-        let class = match mixture.family {
-            Family::DeepseekV2(_) => "Moe",
-            Family::DeepseekV3(_) => "MoE",
-            _ => "SparseMoeBlock",
-        };
-        let place = ModulePath::new(path, config.class(class));
-        let router = || Router::new(tracer, place.path("gate"), config, mixture);
-        let experts = || Experts::new(tracer, place.path("experts"), config, mixture);
-        let (router, experts) = match mixture.family {
-            Family::Mixtral | Family::Qwen2 { .. } => {
-                let router = router();
-                (router, experts())
-            }
-            Family::Qwen3 { .. } | Family::DeepseekV2(_) | Family::DeepseekV3(_) => {
-                let experts = experts();
-                (router(), experts)
-            }
-        };
-        let shared = match mixture.family {
-            Family::Qwen2 { .. } => Some("shared_expert"),
-            Family::DeepseekV2(_) | Family::DeepseekV3(_) => Some("shared_experts"),
-            Family::Mixtral | Family::Qwen3 { .. } => None,
-        };
-        let shared = shared.map(|name| mlp(tracer, place.path(name), config, mixture.shared));
-        let shared_gate = matches!(mixture.family, Family::Qwen2 { .. }).then(|| {
-            let path = place.path("shared_expert_gate");
-            Linear::new(tracer, path, [config.width, 1], false)
-        });
-        Block {
-            place,
-            router,
-            experts,
-            shared,
-            shared_gate,
-            family: mixture.family,
-        }
-    }
+/// Experts that are called.
+struct Block<'a> {
+    at: &'a Frame,
+    config: &'a Decoder,
+    mixture: &'a Mixture,
+}
 
-    pub(super) fn forward(&self, x: &Tensor, products: Products) -> Tensor {
-        x.tracer().in_module(&self.place, || match self.family {
-            Family::DeepseekV2(_) | Family::DeepseekV3(_) => self.after_router(x, products),
-            Family::Mixtral | Family::Qwen2 { .. } | Family::Qwen3 { .. } => {
-                self.of_rows(x, products)
-            }
-        })
-    }
-
+impl Block<'_> {
     /// `MixtralSparseMoeBlock.forward`, `Qwen2MoeSparseMoeBlock.forward` and `Qwen3MoeSparseMoeBlock.forward`.
     fn of_rows(&self, x: &Tensor, products: Products) -> Tensor {
+        let (at, width) = (self.at, self.config.width);
         let shape = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
         let rows = x.view(&[Size::REST, shape[2]]);
-        let shared = self.shared.as_ref().map(|shared| shared.forward(&rows));
-        let [logits, weights, indices] = self.router.forward(&rows);
-        let mut output = self.experts.forward(&rows, [&indices, &weights], products);
-        let mut shared = shared;
-        if let (Some(made), Some(gate)) = (shared.take(), &self.shared_gate) {
-            let made = gate.forward(&rows).sigmoid().mul(made);
+        let is_shared = matches!(self.mixture.family, Family::Qwen2 { .. });
+        let shared = || mlp(at, "shared_expert", self.config, self.mixture.shared, &rows);
+        let mut shared = is_shared.then(shared);
+        let [logits, weights, indices] = self.route(&rows);
+        let mut output = self.experts(&rows, [&indices, &weights], products);
+        if let Some(made) = shared.take() {
+            let gate = at.linear("shared_expert_gate", [width, 1], false, &rows);
+            let made = gate.sigmoid().mul(made);
             output = (&output).add(&made);
             shared = Some(made);
         }
@@ -144,73 +132,47 @@ impl Block {
     /// `DeepseekV3MoE.forward`.
     fn after_router(&self, x: &Tensor, products: Products) -> Tensor {
         let shape = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
-        let [logits, weights, indices] = self.router.forward(x);
+        let [logits, weights, indices] = self.route(x);
         let mut hidden_states = x.view(&[Size::REST, shape[2]]);
         hidden_states = self
-            .experts
-            .forward(&hidden_states, [&indices, &weights], products)
+            .experts(&hidden_states, [&indices, &weights], products)
             .view(&shape);
-        if let Some(shared) = &self.shared {
-            hidden_states = (&hidden_states).add(shared.forward(x));
-        }
+        let shared = mlp(
+            self.at,
+            "shared_experts",
+            self.config,
+            self.mixture.shared,
+            x,
+        );
+        hidden_states = (&hidden_states).add(shared);
         hidden_states.and_drop((logits, weights, indices))
     }
-}
 
-/// `MixtralTopKRouter`, and those of other families.
-struct Router {
-    place: ModulePath,
-    weight: Tensor,
-    /// `e_score_correction_bias`.
-    correction: Option<Tensor>,
-    width: u64,
-    count: u64,
-    chosen: u64,
-    family: Family,
-}
-
-impl Router {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Router {
+    /// `MixtralTopKRouter`, and those of other families: logits, and weights and indices of the experts that each token takes.
+    fn route(&self, x: &Tensor) -> [Tensor; 3] {
+        let mixture = self.mixture;
         let class = match mixture.family {
             Family::DeepseekV2(_) | Family::DeepseekV3(_) => "TopkRouter",
             _ => "TopKRouter",
         };
-        let place = ModulePath::new(path, config.class(class));
-        let weight = tracer.parameter(&place.path("weight"), &[mixture.count, config.width]);
-        let correction = matches!(mixture.family, Family::DeepseekV3(_)).then(|| {
-            let path = place.path("e_score_correction_bias");
-            tracer.buffer(&path, &[mixture.count], tracer.dtype())
-        });
-        Router {
-            place,
-            weight,
-            correction,
-            width: config.width,
-            count: mixture.count,
-            chosen: mixture.chosen,
-            family: mixture.family,
-        }
-    }
-
-    /// Logits, and weights and indices of the experts that each token takes.
-    fn forward(&self, x: &Tensor) -> [Tensor; 3] {
-        x.tracer().in_module(&self.place, || {
-            let rows = [Size::REST, self.width.into()];
-            match self.family {
+        self.at.call("gate", class, |at| {
+            let weight = at.parameter("weight", &[mixture.count, self.config.width]);
+            let rows = [Size::REST, self.config.width.into()];
+            match mixture.family {
                 Family::Mixtral => {
                     let rows = x.reshape(&rows);
-                    let logits = functional::linear(&rows, &self.weight, None);
+                    let logits = functional::linear(&rows, &weight, None);
                     let probabilities = (&logits).to(DType::Float32).softmax(-1, None);
-                    let [weights, indices] = (&probabilities).largest(self.chosen);
+                    let [weights, indices] = (&probabilities).largest(mixture.chosen);
                     weights.divide_in_place((&weights).sum(&[-1], true));
                     drop((rows, probabilities));
                     [logits, weights, indices]
                 }
                 Family::Qwen2 { normalizes } | Family::Qwen3 { normalizes } => {
                     let rows = x.reshape(&rows);
-                    let logits = functional::linear(&rows, &self.weight, None);
+                    let logits = functional::linear(&rows, &weight, None);
                     let probabilities = (&logits).softmax(-1, Some(DType::Float32));
-                    let [mut weights, indices] = (&probabilities).largest(self.chosen);
+                    let [mut weights, indices] = (&probabilities).largest(mixture.chosen);
                     if normalizes {
                         weights.divide_in_place((&weights).sum(&[-1], true));
                     }
@@ -218,22 +180,54 @@ impl Router {
                     drop((rows, probabilities));
                     [logits, weights, indices]
                 }
-                Family::DeepseekV2(choice) => self.deepseek_v2(&x.view(&rows), choice),
-                Family::DeepseekV3(choice) => self.deepseek_v3(&x.view(&rows), choice),
+                Family::DeepseekV2(choice) => mixture.deepseek_v2(&x.view(&rows), &weight, choice),
+                Family::DeepseekV3(choice) => {
+                    let correction = at.buffer(
+                        "e_score_correction_bias",
+                        &[mixture.count],
+                        at.tracer().dtype(),
+                    );
+                    mixture.deepseek_v3(&x.view(&rows), [&weight, &correction], choice)
+                }
             }
         })
     }
 
-    /// `F.linear` of rows in float32.
-    fn wide_logits(&self, x: &Tensor) -> Tensor {
-        let x = x.to(DType::Float32);
-        let weight = (&self.weight).to(DType::Float32);
-        functional::linear(&x, &weight, None).and_drop((x, weight))
+    /// `MixtralExperts`: the same in all families.
+    fn experts(&self, x: &Tensor, chosen: [&Tensor; 2], products: Products) -> Tensor {
+        let (config, mixture) = (self.config, self.mixture);
+        self.at.call("experts", "Experts", |at| {
+            let (count, inner, outer) = (mixture.count, mixture.intermediate, config.width);
+            // What `torch._grouped_mm` asks for.
+            for width in [inner, outer] {
+                let bytes = width.saturating_mul(at.tracer().dtype().size());
+                if !bytes.is_multiple_of(16) {
+                    let problem =
+                        format!("experts: rows of {width} elements are not a multiple of 16 bytes");
+                    at.tracer()
+                        .fail_to_make(&at.path(""), "grouped_mm", problem);
+                }
+            }
+            let wide = [count, inner.saturating_mul(2), outer];
+            let experts = Experts {
+                at,
+                activation: &config.activation,
+                gate_up_proj: at.parameter("gate_up_proj", &wide),
+                down_proj: at.parameter("down_proj", &[count, outer, inner]),
+                count,
+            };
+            match products {
+                Products::Grouped => experts.grouped(x, chosen),
+                Products::Batched => experts.batched(x, chosen),
+            }
+        })
     }
+}
 
+impl Mixture {
     /// `DeepseekV2TopkRouter.forward`, of rows.
-    fn deepseek_v2(&self, x: &Tensor, choice: Choice) -> [Tensor; 3] {
-        let logits = self.wide_logits(x);
+    fn deepseek_v2(&self, x: &Tensor, weight: &Tensor, choice: Choice) -> [Tensor; 3] {
+        let logits = wide_logits(x, weight);
         let mut scores = (&logits).softmax(-1, Some(DType::Float32));
         let in_groups = choice.groups.map(|groups| {
             let [best, _] = (&scores).view(&self.grouped(groups)).maximum(-1);
@@ -250,13 +244,15 @@ impl Router {
     }
 
     /// `DeepseekV3TopkRouter.forward`, of rows.
-    fn deepseek_v3(&self, x: &Tensor, choice: Choice) -> [Tensor; 3] {
-        let logits = self.wide_logits(x);
+    fn deepseek_v3(
+        &self,
+        x: &Tensor,
+        [weight, correction]: [&Tensor; 2],
+        choice: Choice,
+    ) -> [Tensor; 3] {
+        let logits = wide_logits(x, weight);
         let scores = (&logits).sigmoid();
-        let mut candidates = match &self.correction {
-            Some(correction) => (&scores).add(correction),
-            None => scores.clone(),
-        };
+        let mut candidates = (&scores).add(correction);
         let in_groups = choice.groups.map(|groups| {
             let best_scores = {
                 let [best, _] = (&candidates).view(&self.grouped(groups)).largest(2);
@@ -316,48 +312,16 @@ pub(super) enum Products {
     Batched,
 }
 
-/// `MixtralExperts`: the same in all families.
-struct Experts {
-    place: ModulePath,
+/// Experts whose code runs.
+struct Experts<'a> {
+    at: &'a Frame,
+    activation: &'a str,
     gate_up_proj: Tensor,
     down_proj: Tensor,
-    act_fn: Activation,
     count: u64,
 }
 
-impl Experts {
-    fn new(tracer: &Tracer, path: String, config: &Decoder, mixture: &Mixture) -> Experts {
-        let place = ModulePath::new(path, config.class("Experts"));
-        let (count, inner, outer) = (mixture.count, mixture.intermediate, config.width);
-        // What `torch._grouped_mm` asks for.
-        for width in [inner, outer] {
-            if !width
-                .saturating_mul(tracer.dtype().size())
-                .is_multiple_of(16)
-            {
-                tracer.fail(
-                    "grouped_mm",
-                    format!("experts: rows of {width} elements are not a multiple of 16 bytes"),
-                );
-            }
-        }
-        let parameter = |name: &str, shape: &[u64]| tracer.parameter(&place.path(name), shape);
-        Experts {
-            gate_up_proj: parameter("gate_up_proj", &[count, inner.saturating_mul(2), outer]),
-            down_proj: parameter("down_proj", &[count, outer, inner]),
-            act_fn: Activation::named(tracer, place.path("act_fn"), &config.activation),
-            count,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, chosen: [&Tensor; 2], products: Products) -> Tensor {
-        x.tracer().in_module(&self.place, || match products {
-            Products::Grouped => self.grouped(x, chosen),
-            Products::Batched => self.batched(x, chosen),
-        })
-    }
-
+impl Experts<'_> {
     /// `batched_mm_experts_forward`: the weights of its experts are copied for each token.
     fn batched(&self, x: &Tensor, [top_k_index, top_k_weights]: [&Tensor; 2]) -> Tensor {
         let (tokens, width, chosen) = (x.size(0), x.size(-1), top_k_index.length(-1));
@@ -439,8 +403,16 @@ impl Experts {
         let (Some(gate), Some(up)) = (halves.next(), halves.next()) else {
             return x.clone();
         };
-        self.act_fn.forward(&gate).mul(&up).and_drop((gate, up))
+        let active = self.at.activation("act_fn", self.activation, &gate);
+        active.mul(&up).and_drop((gate, up))
     }
+}
+
+/// `F.linear` of rows in float32.
+fn wide_logits(x: &Tensor, weight: &Tensor) -> Tensor {
+    let x = x.to(DType::Float32);
+    let weight = weight.to(DType::Float32);
+    functional::linear(&x, &weight, None).and_drop((x, weight))
 }
 
 /// `_grouped_linear`.

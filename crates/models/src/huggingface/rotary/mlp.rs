@@ -14,43 +14,33 @@ pub(super) enum Layers {
     Two,
 }
 
-/// `LlamaMLP`, and those of other families, with a hidden layer of this width.
-pub(super) fn mlp(tracer: &Tracer, path: String, config: &Decoder, inner: u64) -> FnModule {
-    let place = ModulePath::new(path, config.class("MLP"));
+/// `self.name(x)` of a `LlamaMLP`, or that of another family, with a hidden layer of this width.
+pub(super) fn mlp(at: &Frame, name: &str, config: &Decoder, inner: u64, x: &Tensor) -> Tensor {
     let (outer, bias) = (config.width, config.mlp_bias);
-    let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, bias);
-    let activation = |name: &str| Activation::named(tracer, place.path(name), &config.activation);
-    match config.mlp {
+    at.call(name, "MLP", |at| match config.mlp {
         Layers::Gated => {
-            let gate_proj = linear("gate_proj", [outer, inner]);
-            let up_proj = linear("up_proj", [outer, inner]);
-            let down_proj = linear("down_proj", [inner, outer]);
-            let act_fn = activation("act_fn");
-            FnModule::new(place, move |x| {
-                let gate = act_fn.forward(gate_proj.forward(x));
-                down_proj.forward(gate.mul(up_proj.forward(x)))
-            })
+            let gate = at.linear("gate_proj", [outer, inner], bias, x);
+            let gate = at.activation("act_fn", &config.activation, gate);
+            let wide = gate.mul(at.linear("up_proj", [outer, inner], bias, x));
+            at.linear("down_proj", [inner, outer], bias, wide)
         }
         Layers::GatedAsOne => {
-            let gate_up_proj = linear("gate_up_proj", [outer, inner.saturating_mul(2)]);
-            let down_proj = linear("down_proj", [inner, outer]);
-            let activation_fn = activation("activation_fn");
-            FnModule::new(place, move |x| {
-                let mut up_states = gate_up_proj.forward(x);
-                let mut halves = (&up_states).chunk(2, -1).into_iter();
-                let gate = halves.next().unwrap_or_else(|| up_states.clone());
-                if let Some(up) = halves.next() {
-                    up_states = up;
-                }
-                up_states = (&up_states).mul(activation_fn.forward(&gate));
-                down_proj.forward(&up_states).and_drop((up_states, gate))
-            })
+            let sizes = [outer, inner.saturating_mul(2)];
+            let mut up_states = at.linear("gate_up_proj", sizes, bias, x);
+            let mut halves = (&up_states).chunk(2, -1).into_iter();
+            let gate = halves.next().unwrap_or_else(|| up_states.clone());
+            if let Some(up) = halves.next() {
+                up_states = up;
+            }
+            let active = at.activation("activation_fn", &config.activation, &gate);
+            up_states = (&up_states).mul(active);
+            let made = at.linear("down_proj", [inner, outer], bias, &up_states);
+            made.and_drop((up_states, gate))
         }
         Layers::Two => {
-            let fc1 = linear("fc1", [outer, inner]);
-            let fc2 = linear("fc2", [inner, outer]);
-            let activation_fn = activation("activation_fn");
-            FnModule::new(place, move |x| chain(&[&fc1, &activation_fn, &fc2], x))
+            let mut hidden_states = at.linear("fc1", [outer, inner], bias, x);
+            hidden_states = at.activation("activation_fn", &config.activation, hidden_states);
+            at.linear("fc2", [inner, outer], bias, hidden_states)
         }
-    }
+    })
 }

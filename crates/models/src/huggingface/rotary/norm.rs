@@ -17,49 +17,33 @@ pub(super) enum Formula {
     Layer,
 }
 
-/// A norm over the last dimension.
-pub(super) struct Norm(Box<dyn Fn(&Tensor) -> Tensor>);
-
-impl Norm {
-    /// One of this formula, whose class is `class` if it is the family's own.
-    pub(super) fn new(
-        tracer: &Tracer,
-        formula: Formula,
-        class: String,
-        path: String,
-        width: u64,
-        eps: f64,
-    ) -> Norm {
-        let weight = || tracer.parameter(&format!("{path}.weight"), &[width]);
-        let module = match formula {
-            Formula::Layer => {
-                let norm = LayerNorm::new(tracer, path, width, eps);
-                return Norm(Box::new(move |x| norm.forward(x)));
-            }
-            Formula::Olmo => FnModule::new(ModulePath::new(path, class), move |x| {
+/// `self.name(x)` of a norm over the last dimension.
+pub(super) fn norm(
+    at: &Frame,
+    name: &str,
+    formula: Formula,
+    (width, eps): (u64, f64),
+    x: impl Tensors,
+) -> Tensor {
+    let class = match formula {
+        Formula::Layer => return at.layer_norm(name, width, eps, x),
+        Formula::Olmo => "LayerNorm",
+        Formula::Llama | Formula::Olmo2 | Formula::Gemma => "RMSNorm",
+    };
+    let made = at.call(name, class, |at| {
+        let weight = || at.parameter("weight", &[width]);
+        let x = x.tensor();
+        match formula {
+            Formula::Gemma => gemma(x, &weight(), eps),
+            Formula::Olmo => {
                 let orig_dtype = x.dtype();
                 let normalized = functional::layer_norm(x.to(DType::Float32), width, 1e-5);
                 normalized.to_dtype_of(orig_dtype)
-            }),
-            Formula::Gemma => {
-                let weight = weight();
-                FnModule::new(ModulePath::new(path, class), move |x| {
-                    gemma(x, &weight, eps)
-                })
             }
-            Formula::Llama | Formula::Olmo2 => {
-                let (weight, is_wide) = (weight(), formula == Formula::Olmo2);
-                FnModule::new(ModulePath::new(path, class), move |x| {
-                    llama(x, &weight, eps, is_wide)
-                })
-            }
-        };
-        Norm(Box::new(move |x| module.forward(x)))
-    }
-
-    pub(super) fn forward(&self, x: impl Tensors) -> Tensor {
-        (self.0)(x.tensor()).and_drop(x)
-    }
+            _ => llama(x, &weight(), eps, formula == Formula::Olmo2),
+        }
+    });
+    made.and_drop(x)
 }
 
 /// `LlamaRMSNorm.forward`; the product with the weight may be in float32.

@@ -1,6 +1,6 @@
 //! `rope_parameters` of a config, and how they were called before.
 
-use super::rotation::{Part, Rotation, Update};
+use super::rotation::{Rotation, Update};
 use crate::huggingface::config::Config;
 use crate::request_error::RequestError;
 
@@ -44,13 +44,7 @@ pub(super) fn rotation(
         Some(_) => old.or(of_kind),
         None => old.or(new),
     };
-    let plain = Rotation {
-        dims: head_dim,
-        scaling: 1.0,
-        is_sure_of_float32: false,
-        part: Part::Whole,
-        update: Update::None,
-    };
+    let plain = Rotation::plain(head_dim);
     let part = match &given {
         Some(given) if given.has("partial_rotary_factor") => {
             Some(given.number("partial_rotary_factor", 1.0)?)

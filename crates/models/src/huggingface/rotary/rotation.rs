@@ -16,6 +16,19 @@ pub(in crate::huggingface) struct Rotation {
     pub(in crate::huggingface) update: Update,
 }
 
+impl Rotation {
+    /// As Llama rotates so many elements of a head.
+    pub(in crate::huggingface) const fn plain(dims: u64) -> Rotation {
+        Rotation {
+            dims,
+            scaling: 1.0,
+            is_sure_of_float32: false,
+            part: Part::Whole,
+            update: Update::None,
+        }
+    }
+}
+
 /// Frequencies that depend on how long sequences are: `dynamic_rope_update`. Only as long as they are those of short ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::huggingface) enum Update {
@@ -94,10 +107,12 @@ struct Kind {
 impl Rotary {
     /// One for these kinds of layers, whose names their buffers begin with.
     pub(in crate::huggingface) fn new(
-        tracer: &Tracer,
-        place: ModulePath,
+        at: &Frame,
+        name: &str,
         kinds: &[(&str, Rotation)],
     ) -> Rotary {
+        let place = ModulePath::new(at.path(name), at.class("RotaryEmbedding"));
+        let tracer = at.tracer();
         let kinds = kinds.iter().map(|(kind, how)| {
             let half = [how.dims.div_ceil(2)];
             let buffer = |name: &str| {

@@ -1,8 +1,9 @@
 //! `modeling_bart.py`, `modeling_mbart.py` and `modeling_pegasus.py`.
 
-use super::layers::{DecoderLayer, EPS, Family, Layers, decoder_layers, encoder_layers};
-use super::{Shifted, mask_of_ones, target_len, token_input, token_loss};
+use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers, last_norm};
+use super::{Shifted, mask_of_ones, target_len, token_loss};
 use crate::huggingface::prelude::*;
+use crate::huggingface::text::ids;
 use crate::tracing::functional::dropout;
 
 /// What the families differ in besides their layers.
@@ -42,22 +43,18 @@ const BART: Model = Model {
 
 const MBART: Model = Model {
     layers: Family::new(Code::new("mbart.modeling_mbart", "MBart"), true),
-    is_sinusoidal: false,
     starts_with_language: true,
     is_moved: false,
-    defaults: [50265, 1024],
-    padding: 1,
-    start: 2,
+    ..BART
 };
 
 const PEGASUS: Model = Model {
     layers: Family::new(Code::new("pegasus.modeling_pegasus", "Pegasus"), true),
     is_sinusoidal: true,
-    starts_with_language: false,
     is_moved: false,
-    defaults: [50265, 1024],
     padding: 0,
     start: 0,
+    ..BART
 };
 
 /// What a config says of such a model.
@@ -121,257 +118,161 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
             ));
         }
     }
-    let tracer = task.tracer(model.layers.code.module);
-    let place = model.layers.code.place("model", "Model");
-    let sizes = [config.vocabulary, config.width];
-    let shared = Embedding::new(&tracer, place.path("shared"), sizes).padding(config.padding);
-    let shared = model.of_words(shared);
-    let encoder = new_encoder(&tracer, &place, &config, &shared);
-    let decoder = Decoder::new(&tracer, &place, &config, &shared);
-    let dtype = tracer.dtype();
-    let lm_head = if config.is_tied {
-        Linear::tied("lm_head".into(), &shared.weight, None)
-    } else {
-        let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "lm_head", sizes, false)
-    };
-    let final_logits_bias = tracer.buffer("final_logits_bias", &[1, config.vocabulary], dtype);
-    let input_ids = token_input(&tracer, "input_ids", seq_len);
-    let labels = token_input(&tracer, "labels", target_len);
+    let at = task.frame(model.layers.code, "model.shared");
+    let tracer = at.tracer().clone();
+    let shared = at.embedding("model.shared", [config.vocabulary, config.width]);
+    let shared = model.of_words(shared.padding(config.padding));
+    let input_ids = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", target_len);
 
     let decoder_input_ids = if model.starts_with_language {
         shifted.tokens_from_the_last(&labels)
     } else {
         shifted.tokens(&labels)
     };
-    let [outputs, encoder_outputs] = tracer.in_module(&place, || {
-        let encoder_outputs = encoder.forward(&input_ids);
-        let outputs = decoder.forward(&decoder_input_ids, &encoder_outputs);
+    let [outputs, encoder_outputs] = at.call("model", "Model", |at| {
+        let encoder_outputs = encoder(at, &config, &shared, &input_ids);
+        let outputs = decoder(at, &config, &shared, &decoder_input_ids, &encoder_outputs);
         [outputs, encoder_outputs]
     });
+    let lm_head = if config.is_tied {
+        Linear::tied("lm_head".into(), &shared.weight, None)
+    } else {
+        let sizes = [config.width, config.vocabulary];
+        Linear::new(&tracer, "lm_head", sizes, false)
+    };
+    let bias = at.buffer("final_logits_bias", &[1, config.vocabulary], tracer.dtype());
     let (logits, labels) = if model.is_moved {
         let mut logits = lm_head.forward(&outputs);
-        logits = (&logits).add((&final_logits_bias).to_device());
+        logits = (&logits).add((&bias).to_device());
         (logits, (&labels).to_device())
     } else {
-        (lm_head.forward(&outputs).add(&final_logits_bias), labels)
+        (lm_head.forward(&outputs).add(&bias), labels)
     };
     let loss = token_loss(&logits, &labels, config.vocabulary);
     drop((decoder_input_ids, labels, outputs));
     drop((logits, encoder_outputs));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    task.finish(tracer, &loss)
 }
 
-/// The embeddings of an encoder or a decoder.
-struct TokenEmbedding {
-    embed_tokens: Embedding,
-    embed_positions: Embedding,
-    layernorm_embedding: Option<LayerNorm>,
-    is_sinusoidal: bool,
-    scale: f64,
-    dropout: f64,
+/// `inputs_embeds` of an encoder or a decoder.
+fn inputs_embeds(at: &Frame, config: &Sizes, shared: &Embedding, ids: &Tensor) -> Tensor {
+    let path = at.path("embed_tokens");
+    let words = if config.is_tied {
+        shared.at(path)
+    } else {
+        let words = at.embedding("embed_tokens", [config.vocabulary, config.width]);
+        config.model.of_words(words.padding(config.padding))
+    };
+    if config.model.is_sinusoidal {
+        return words.forward(ids).mul_number(config.scale);
+    }
+    at.tracer().in_module(words.place(), || {
+        words.look_up(ids).mul_number(config.scale)
+    })
 }
 
-impl TokenEmbedding {
-    /// Its embeddings; the norm comes after the layers.
-    fn new(
-        tracer: &Tracer,
-        place: &ModulePath,
-        config: &Sizes,
-        shared: &Embedding,
-    ) -> TokenEmbedding {
-        let model = config.model;
-        let path = place.path("embed_tokens");
-        let embed_tokens = if config.is_tied {
-            shared.at(path)
-        } else {
-            let sizes = [config.vocabulary, config.width];
-            model.of_words(Embedding::new(tracer, path, sizes).padding(config.padding))
-        };
-        let path = place.path("embed_positions");
-        let (embed_positions, class) = if model.is_sinusoidal {
-            let table = Embedding::frozen(tracer, path, [config.positions, config.width]);
-            (table, "SinusoidalPositionalEmbedding")
-        } else {
-            // Learned positions begin with two that stand for nothing.
-            let rows = config.positions.saturating_add(2);
-            let table = Embedding::new(tracer, path, [rows, config.width]);
-            (table, "LearnedPositionalEmbedding")
-        };
-        TokenEmbedding {
-            embed_tokens,
-            embed_positions: embed_positions.class(model.layers.code.class(class)),
-            layernorm_embedding: None,
-            is_sinusoidal: model.is_sinusoidal,
-            scale: config.scale,
-            dropout: config.dropout,
-        }
+/// `embed_positions`: what `learned` makes of its table of learned positions, or `ids` of those of sine and cosine.
+fn embed_positions(
+    at: &Frame,
+    config: &Sizes,
+    ids: impl FnOnce() -> Tensor,
+    learned: impl FnOnce(&Embedding) -> Tensor,
+) -> Tensor {
+    let path = at.path("embed_positions");
+    if config.model.is_sinusoidal {
+        let sizes = [config.positions, config.width];
+        let table = Embedding::frozen(at.tracer(), path, sizes);
+        return at.call("embed_positions", "SinusoidalPositionalEmbedding", |at| {
+            at.tracer().no_grad(|| table.look_up(ids()))
+        });
     }
+    // Learned positions begin with two that stand for nothing.
+    let rows = config.positions.saturating_add(2);
+    let table = at.embedding("embed_positions", [rows, config.width]);
+    at.call("embed_positions", "LearnedPositionalEmbedding", |_| {
+        learned(&table)
+    })
+}
 
-    fn normalized(mut self, tracer: &Tracer, place: &ModulePath, config: &Sizes) -> TokenEmbedding {
-        self.layernorm_embedding = (!self.is_sinusoidal)
-            .then(|| LayerNorm::new(tracer, place.path("layernorm_embedding"), config.width, EPS));
-        self
-    }
-
-    /// `inputs_embeds`
-    fn embed(&self, ids: &Tensor) -> Tensor {
-        if self.is_sinusoidal {
-            return self.embed_tokens.forward(ids).mul_number(self.scale);
-        }
-        ids.tracer().in_module(self.embed_tokens.place(), || {
-            self.embed_tokens.look_up(ids).mul_number(self.scale)
-        })
-    }
-
-    /// What the layers are given.
-    fn hidden_states(&self, inputs_embeds: &Tensor, positions: impl Tensors) -> Tensor {
-        let mut hidden_states = inputs_embeds.add(positions);
-        if let Some(norm) = &self.layernorm_embedding {
-            hidden_states = norm.forward(&hidden_states);
-        }
-        hidden_states = dropout(&hidden_states, self.dropout);
-        hidden_states
-    }
+/// What the layers of an encoder or a decoder are given, and what the name of the positions holds then.
+fn embedded(
+    at: &Frame,
+    config: &Sizes,
+    inputs_embeds: &Tensor,
+    mut positions: Tensor,
+) -> [Tensor; 2] {
+    let sum = if config.model.is_sinusoidal {
+        inputs_embeds.add(&positions)
+    } else if config.model.is_moved {
+        positions = (&positions).to_device();
+        inputs_embeds.add(&positions)
+    } else {
+        inputs_embeds.add((&positions).to_device())
+    };
+    let normed = if config.model.is_sinusoidal {
+        sum
+    } else {
+        at.layer_norm("layernorm_embedding", config.width, EPS, sum)
+    };
+    let hidden_states = dropout(&normed, config.dropout);
+    drop(normed);
+    [hidden_states, positions]
 }
 
 /// `BartEncoder`.
-fn new_encoder(
-    tracer: &Tracer,
-    parent: &ModulePath,
-    config: &Sizes,
-    shared: &Embedding,
-) -> FnModule {
-    let place = config
-        .model
-        .layers
-        .code
-        .place(parent.path("encoder"), "Encoder");
-    let words = TokenEmbedding::new(tracer, &place, config, shared);
-    let layers = encoder_layers(tracer, &place, &config.encoder);
-    let words = words.normalized(tracer, &place, config);
-    let layer_norm = last_norm(tracer, &place, config);
-    let is_moved_at_once = config.model.is_moved;
-    FnModule::new(place, move |ids| {
-        let tracer = ids.tracer();
-        let inputs_embeds = words.embed(ids);
-        let (mut hidden_states, embed_pos) = if words.is_sinusoidal {
-            let embed_pos = tracer.in_module(words.embed_positions.place(), || {
-                tracer.no_grad(|| {
-                    let position_ids = tracer.arange_from(0, ids.length(1));
-                    words.embed_positions.look_up(&position_ids)
-                })
-            });
-            (words.hidden_states(&inputs_embeds, &embed_pos), embed_pos)
-        } else {
-            let last = (&inputs_embeds).select(2, -1);
-            let mut embed_pos = tracer.in_module(words.embed_positions.place(), || {
-                let position_ids = tracer.arange_from(0, last.length(1));
-                let position_ids = position_ids.expand(&[last.size(0).into(), Size::REST]);
-                words.embed_positions.look_up((&position_ids).add_number(2))
-            });
-            drop(last);
-            if is_moved_at_once {
-                embed_pos = (&embed_pos).to_device();
-                (words.hidden_states(&inputs_embeds, &embed_pos), embed_pos)
-            } else {
-                let moved = (&embed_pos).to_device();
-                (words.hidden_states(&inputs_embeds, moved), embed_pos)
-            }
-        };
-        hidden_states = layers.on(hidden_states);
-        if let Some(norm) = &layer_norm {
-            hidden_states = norm.forward(&hidden_states);
-        }
+fn encoder(at: &Frame, config: &Sizes, shared: &Embedding, ids: &Tensor) -> Tensor {
+    at.call("encoder", "Encoder", |at| {
+        at.made(&["embed_tokens", "embed_positions", "layers"]);
+        let tracer = at.tracer();
+        let inputs_embeds = inputs_embeds(at, config, shared, ids);
+        let last = (!config.model.is_sinusoidal).then(|| (&inputs_embeds).select(2, -1));
+        let numbered = || tracer.arange_from(0, ids.length(1));
+        let embed_pos = embed_positions(at, config, numbered, |table| {
+            let batch = ids.size(0).into();
+            let position_ids = numbered().expand(&[batch, Size::REST]);
+            table
+                .look_up((&position_ids).add_number(2))
+                .and_drop(position_ids)
+        });
+        drop(last);
+        let [mut hidden_states, embed_pos] = embedded(at, config, &inputs_embeds, embed_pos);
+        hidden_states = encoder_layers(at, &config.encoder, hidden_states);
+        hidden_states = last_norm(at, &config.encoder, hidden_states);
         hidden_states.and_drop((inputs_embeds, embed_pos))
     })
 }
 
 /// `BartDecoder`.
-struct Decoder {
-    place: ModulePath,
-    words: TokenEmbedding,
-    layers: Vec<DecoderLayer>,
-    layer_norm: Option<LayerNorm>,
-    /// Whether the numbers of positions are kept beside the positions.
-    keeps_position_ids: bool,
-    is_moved_at_once: bool,
-}
-
-impl Decoder {
-    fn new(tracer: &Tracer, parent: &ModulePath, config: &Sizes, shared: &Embedding) -> Decoder {
-        let place = config
-            .model
-            .layers
-            .code
-            .place(parent.path("decoder"), "Decoder");
-        let words = TokenEmbedding::new(tracer, &place, config, shared);
-        let layers = decoder_layers(tracer, &place, &config.decoder);
-        Decoder {
-            words: words.normalized(tracer, &place, config),
-            layers,
-            layer_norm: last_norm(tracer, &place, config),
-            keeps_position_ids: !config.model.starts_with_language,
-            is_moved_at_once: config.model.is_moved,
-            place,
+fn decoder(
+    at: &Frame,
+    config: &Sizes,
+    shared: &Embedding,
+    ids: &Tensor,
+    encoder_hidden_states: &Tensor,
+) -> Tensor {
+    at.call("decoder", "Decoder", |at| {
+        at.made(&["embed_tokens", "embed_positions", "layers"]);
+        let tracer = at.tracer();
+        let inputs_embeds = inputs_embeds(at, config, shared, ids);
+        let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
+        let mask = mask_of_ones(tracer, ids.size(0), ids.length(1));
+        // Only the first of the families gives the name to what is made of it, which is nothing.
+        let mask = (!config.model.is_moved).then_some(mask);
+        let numbered = || position_ids.clone();
+        let positions = embed_positions(at, config, numbered, |table| {
+            let position_ids = (&position_ids).unsqueeze(0);
+            table
+                .look_up((&position_ids).add_number(2))
+                .and_drop(position_ids)
+        });
+        // The numbers of positions are kept beside the positions, but for mBART.
+        if config.model.starts_with_language {
+            position_ids = positions.clone();
         }
-    }
-
-    fn forward(&self, ids: &Tensor, encoder_hidden_states: &Tensor) -> Tensor {
-        let tracer = ids.tracer();
-        tracer.in_module(&self.place, || {
-            let inputs_embeds = self.inputs(ids);
-            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
-            let mask = mask_of_ones(&tracer, ids.size(0), ids.length(1));
-            // Only the first of the families gives the name to what is made of it, which is nothing.
-            let mask = (!self.is_moved_at_once).then_some(mask);
-            let mut positions = self.positions(&position_ids);
-            if !self.keeps_position_ids {
-                position_ids = positions.clone();
-            }
-            let mut hidden_states = if self.words.is_sinusoidal {
-                self.words.hidden_states(&inputs_embeds, &positions)
-            } else if self.is_moved_at_once {
-                positions = (&positions).to_device();
-                self.words.hidden_states(&inputs_embeds, &positions)
-            } else {
-                let moved = (&positions).to_device();
-                self.words.hidden_states(&inputs_embeds, moved)
-            };
-            for layer in &self.layers {
-                hidden_states = layer(&hidden_states, encoder_hidden_states);
-            }
-            if let Some(norm) = &self.layer_norm {
-                hidden_states = norm.forward(&hidden_states);
-            }
-            hidden_states.and_drop((mask, inputs_embeds, position_ids, positions))
-        })
-    }
-
-    fn inputs(&self, ids: &Tensor) -> Tensor {
-        if !self.words.is_sinusoidal {
-            return self.words.embed(ids);
-        }
-        let inputs_embeds = self.words.embed_tokens.forward(ids);
-        inputs_embeds.mul_number(self.words.scale)
-    }
-
-    fn positions(&self, position_ids: &Tensor) -> Tensor {
-        let tracer = position_ids.tracer();
-        let embedding = &self.words.embed_positions;
-        tracer.in_module(embedding.place(), || {
-            if self.words.is_sinusoidal {
-                return tracer.no_grad(|| embedding.look_up(position_ids));
-            }
-            let position_ids = position_ids.unsqueeze(0);
-            embedding.look_up((&position_ids).add_number(2))
-        })
-    }
-}
-
-/// The norm after the layers, where those have theirs first.
-fn last_norm(tracer: &Tracer, place: &ModulePath, config: &Sizes) -> Option<LayerNorm> {
-    let path = place.path("layer_norm");
-    let is_there = config.model.layers.is_normalized_first;
-    is_there.then(|| LayerNorm::new(tracer, path, config.width, EPS))
+        let [mut hidden_states, positions] = embedded(at, config, &inputs_embeds, positions);
+        hidden_states = decoder_layers(at, &config.decoder, hidden_states, encoder_hidden_states);
+        hidden_states = last_norm(at, &config.decoder, hidden_states);
+        hidden_states.and_drop((mask, inputs_embeds, position_ids, positions))
+    })
 }

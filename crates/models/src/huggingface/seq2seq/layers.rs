@@ -79,171 +79,114 @@ impl Layers {
 }
 
 /// `BartAttention`.
-struct Attention {
-    place: ModulePath,
-    k_proj: Linear,
-    v_proj: Linear,
-    q_proj: Linear,
-    out_proj: Linear,
-    heads: u64,
-    head_dim: u64,
-    is_causal: bool,
-    is_whisper: bool,
-    dropout: f64,
-}
-
-impl Attention {
-    fn new(tracer: &Tracer, path: String, config: &Layers, is_causal: bool) -> Attention {
-        let place = config.family.code.place(path, "Attention");
-        let sizes = [config.width, config.width];
-        let linear = |name: &str, bias| Linear::new(tracer, place.path(name), sizes, bias);
-        Attention {
-            k_proj: linear("k_proj", !config.family.is_whisper),
-            v_proj: linear("v_proj", true),
-            q_proj: linear("q_proj", true),
-            out_proj: linear("out_proj", true),
-            heads: config.heads,
-            head_dim: config.width / config.heads,
-            is_causal,
-            is_whisper: config.family.is_whisper,
-            dropout: config.attention_dropout,
-            place,
-        }
-    }
-
-    fn forward(&self, x: &Tensor, key_value_states: Option<&Tensor>) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let tokens = x.size(1);
-            let current = key_value_states.unwrap_or(x);
-            let [query, key, value] = if self.is_whisper {
-                self.laid_out(x, current)
-            } else {
-                self.in_heads(x, current)
-            };
-            let scale = (self.head_dim as f64).powf(-0.5);
-            let settings = Settings {
-                dropout: self.dropout,
-                causal: self.is_causal && tokens != Extent::ONE,
-                scale: Some(if self.is_whisper { 1.0 } else { scale }),
-                ..Settings::default()
-            };
-            let mut output = joined(sdpa(&query, &key, &value, settings));
-            output = self.out_proj.forward(&output);
-            output.and_drop((query, key, value))
-        })
-    }
-
-    /// `[*x.shape[:-1], -1, head_dim]`
-    fn shape(&self, x: &Tensor) -> [Size; 4] {
-        let [batch, tokens] = [x.size(0).into(), x.size(1).into()];
-        [batch, tokens, Size::REST, self.head_dim.into()]
-    }
-
-    fn in_heads(&self, x: &Tensor, current: &Tensor) -> [Tensor; 3] {
-        let query = self.q_proj.forward(x).view(&self.shape(x)).transpose(1, 2);
-        let mut key = self.k_proj.forward(current);
-        let mut value = self.v_proj.forward(current);
-        let shape = self.shape(current);
-        key = (&key).view(&shape).transpose(1, 2);
-        value = (&value).view(&shape).transpose(1, 2);
-        [query, key, value]
-    }
-
-    fn laid_out(&self, x: &Tensor, current: &Tensor) -> [Tensor; 3] {
-        let scale = (self.head_dim as f64).powf(-0.5);
+fn attention(at: &Frame, config: &Layers, is_causal: bool, x: &Tensor, current: &Tensor) -> Tensor {
+    at.made(&["k_proj", "v_proj"]);
+    let is_whisper = config.family.is_whisper;
+    let head_dim = config.width / config.heads;
+    let scale = (head_dim as f64).powf(-0.5);
+    let linear = |name, bias, x: &Tensor| at.linear(name, [config.width; 2], bias, x);
+    // `[*x.shape[:-1], -1, head_dim]`
+    let shape = |x: &Tensor| {
+        [
+            x.size(0).into(),
+            x.size(1).into(),
+            Size::REST,
+            head_dim.into(),
+        ]
+    };
+    let query = linear("q_proj", true, x);
+    let [query, key, value] = if is_whisper {
         let laid_out = |x: Tensor, shape: &[Size]| x.view(shape).transpose(1, 2).contiguous();
-        let query = self.q_proj.forward(x).mul_number(scale);
-        let query = laid_out(query, &self.shape(x));
-        let [heads, head_dim] = [self.heads.into(), self.head_dim.into()];
-        let shape = [x.size(0).into(), Size::REST, heads, head_dim];
-        let key = laid_out(self.k_proj.forward(current), &shape);
-        let value = laid_out(self.v_proj.forward(current), &shape);
+        let query = laid_out(query.mul_number(scale), &shape(x));
+        let shape = [
+            x.size(0).into(),
+            Size::REST,
+            config.heads.into(),
+            head_dim.into(),
+        ];
+        let key = laid_out(linear("k_proj", false, current), &shape);
+        [
+            query,
+            key,
+            laid_out(linear("v_proj", true, current), &shape),
+        ]
+    } else {
+        let query = query.view(&shape(x)).transpose(1, 2);
+        let states = ["k_proj", "v_proj"].map(|name| linear(name, true, current));
+        let [key, value] = states.map(|x| (&x).view(&shape(current)).transpose(1, 2));
         [query, key, value]
-    }
+    };
+    let settings = Settings {
+        dropout: config.attention_dropout,
+        causal: is_causal && x.size(1) != Extent::ONE,
+        scale: Some(if is_whisper { 1.0 } else { scale }),
+        ..Settings::default()
+    };
+    let mut output = joined(sdpa(&query, &key, &value, settings));
+    output = linear("out_proj", true, &output);
+    output.and_drop((query, key, value))
 }
 
 /// The branch of a layer that works on each token alone: the result, and the name of what is added, which its layer holds until it
 /// returns.
-fn new_feed_forward(
-    tracer: &Tracer,
-    place: &ModulePath,
-    config: &Layers,
-) -> impl Fn(Tensor) -> (Tensor, Tensor) + use<> {
+fn feed_forward(at: &Frame, config: &Layers, mut hidden_states: Tensor) -> (Tensor, Tensor) {
     let (outer, inner) = (config.width, config.intermediate);
-    let activation = place.path("activation_fn");
-    let activation_fn = Activation::named(tracer, activation, &config.activation);
-    let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
-    let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
-    let final_layer_norm = LayerNorm::new(tracer, place.path("final_layer_norm"), outer, EPS);
-    let (p, activation_p) = (config.dropout, config.activation_dropout);
     let is_normalized_first = config.family.is_normalized_first;
-    move |mut hidden_states| {
-        let residual = hidden_states.clone();
-        if is_normalized_first {
-            hidden_states = final_layer_norm.forward(&hidden_states);
-        }
-        hidden_states = activation_fn.forward(fc1.forward(&hidden_states));
-        hidden_states = dropout(&hidden_states, activation_p);
-        hidden_states = fc2.forward(&hidden_states);
-        hidden_states = dropout(&hidden_states, p);
-        hidden_states = (&residual).add(&hidden_states);
-        if !is_normalized_first {
-            hidden_states = final_layer_norm.forward(&hidden_states);
-        }
-        (hidden_states, residual)
+    let norm = |x: &Tensor| at.layer_norm("final_layer_norm", outer, EPS, x);
+    at.made(&["fc1", "fc2"]);
+    let residual = hidden_states.clone();
+    if is_normalized_first {
+        hidden_states = norm(&hidden_states);
     }
+    let wide = at.linear("fc1", [outer, inner], true, &hidden_states);
+    hidden_states = at.activation("activation_fn", &config.activation, wide);
+    hidden_states = dropout(&hidden_states, config.activation_dropout);
+    hidden_states = at.linear("fc2", [inner, outer], true, hidden_states);
+    hidden_states = dropout(&hidden_states, config.dropout);
+    hidden_states = (&residual).add(&hidden_states);
+    if !is_normalized_first {
+        hidden_states = norm(&hidden_states);
+    }
+    (hidden_states, residual)
 }
 
-/// The branch of a layer that attends to other tokens, of what is added and of the states of keys and values.
-fn new_attending(
-    tracer: &Tracer,
-    place: &ModulePath,
+/// The branch of a layer that attends to its own tokens, or to those whose states it is given.
+fn attend(
+    at: &Frame,
     config: &Layers,
-    name: &str,
-    is_causal: bool,
-) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
-    let attention = Attention::new(tracer, place.path(name), config, is_causal);
-    let norm = place.path(&format!("{name}_layer_norm"));
-    let layer_norm = LayerNorm::new(tracer, norm, config.width, EPS);
-    let p = config.dropout;
+    (name, is_causal): (&str, bool),
+    residual: &Tensor,
+    states: Option<&Tensor>,
+) -> Tensor {
     let is_normalized_first = config.family.is_normalized_first;
-    move |residual, key_value_states| {
-        let mut hidden_states = residual.clone();
-        if is_normalized_first {
-            hidden_states = layer_norm.forward(&hidden_states);
-        }
-        hidden_states = attention.forward(&hidden_states, key_value_states);
-        hidden_states = dropout(&hidden_states, p);
-        hidden_states = residual.add(&hidden_states);
-        if !is_normalized_first {
-            hidden_states = layer_norm.forward(&hidden_states);
-        }
-        hidden_states
+    let norm = |x: &Tensor| at.layer_norm(&format!("{name}_layer_norm"), config.width, EPS, x);
+    at.made(&[name]);
+    let mut hidden_states = residual.clone();
+    if is_normalized_first {
+        hidden_states = norm(&hidden_states);
     }
+    hidden_states = at.call(name, "Attention", |at| {
+        let current = states.unwrap_or(&hidden_states);
+        attention(at, config, is_causal, &hidden_states, current)
+    });
+    hidden_states = dropout(&hidden_states, config.dropout);
+    hidden_states = residual.add(&hidden_states);
+    if !is_normalized_first {
+        hidden_states = norm(&hidden_states);
+    }
+    hidden_states
 }
 
-/// The layers of an encoder below a path: `BartEncoderLayer`.
-pub(super) fn encoder_layers(
-    tracer: &Tracer,
-    place: &ModulePath,
-    config: &Layers,
-) -> Vec<FnModule> {
-    let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
-    let layer = |path| {
-        let place = config.family.code.place(path, "EncoderLayer");
-        let self_attn = new_attending(tracer, &place, config, "self_attn", false);
-        let feed_forward = new_feed_forward(tracer, &place, config);
-        let is_normalized_first = config.family.is_normalized_first;
-        FnModule::new(place, move |x| {
-            let hidden_states = self_attn(x, None);
-            let (mut hidden_states, residual) = feed_forward(hidden_states);
-            if hidden_states.dtype().dtype == DType::Float16 {
-                hidden_states = kept_finite(hidden_states, is_normalized_first);
-            }
-            hidden_states.and_drop(residual)
-        })
-    };
-    paths.map(layer).collect()
+/// The layers of an encoder: `BartEncoderLayer`.
+pub(super) fn encoder_layers(at: &Frame, config: &Layers, x: Tensor) -> Tensor {
+    at.call_each(("layers", config.count), "EncoderLayer", x, |at, x| {
+        let hidden_states = attend(at, config, ("self_attn", false), x, None);
+        let (mut hidden_states, residual) = feed_forward(at, config, hidden_states);
+        if hidden_states.dtype().dtype == DType::Float16 {
+            hidden_states = kept_finite(hidden_states, config.family.is_normalized_first);
+        }
+        hidden_states.and_drop(residual)
+    })
 }
 
 /// What layers do to numbers of half precision; they are taken to be finite where only that decides.
@@ -256,30 +199,22 @@ fn kept_finite(hidden_states: Tensor, is_normalized_first: bool) -> Tensor {
     (&hidden_states).clamp(Some((-most).into()), Some(most.into()))
 }
 
-/// `BartDecoderLayer`, of its states and the encoder's.
-pub(super) type DecoderLayer = Box<dyn Fn(&Tensor, &Tensor) -> Tensor>;
+/// The layers of a decoder, of its states and the encoder's: `BartDecoderLayer`.
+pub(super) fn decoder_layers(at: &Frame, config: &Layers, x: Tensor, encoded: &Tensor) -> Tensor {
+    at.call_each(("layers", config.count), "DecoderLayer", x, |at, x| {
+        let earlier = attend(at, config, ("self_attn", true), x, None);
+        let hidden_states = attend(at, config, ("encoder_attn", false), &earlier, Some(encoded));
+        drop(earlier);
+        let (hidden_states, residual) = feed_forward(at, config, hidden_states);
+        hidden_states.and_drop(residual)
+    })
+}
 
-/// The layers of a decoder below a path.
-pub(super) fn decoder_layers(
-    tracer: &Tracer,
-    place: &ModulePath,
-    config: &Layers,
-) -> Vec<DecoderLayer> {
-    let paths = (0..config.count).map(|layer| place.path(&format!("layers.{layer}")));
-    let layer = |path| -> DecoderLayer {
-        let place = config.family.code.place(path, "DecoderLayer");
-        let self_attn = new_attending(tracer, &place, config, "self_attn", true);
-        let encoder_attn = new_attending(tracer, &place, config, "encoder_attn", false);
-        let feed_forward = new_feed_forward(tracer, &place, config);
-        Box::new(move |x: &Tensor, encoder_hidden_states: &Tensor| {
-            x.tracer().in_module(&place, || {
-                let earlier = self_attn(x, None);
-                let hidden_states = encoder_attn(&earlier, Some(encoder_hidden_states));
-                drop(earlier);
-                let (hidden_states, residual) = feed_forward(hidden_states);
-                hidden_states.and_drop(residual)
-            })
-        })
-    };
-    paths.map(layer).collect()
+/// The norm after the layers, where those have theirs first.
+pub(super) fn last_norm(at: &Frame, config: &Layers, x: Tensor) -> Tensor {
+    if config.family.is_normalized_first {
+        at.layer_norm("layer_norm", config.width, EPS, x)
+    } else {
+        x
+    }
 }

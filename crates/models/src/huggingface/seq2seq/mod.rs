@@ -109,12 +109,6 @@ fn mask_of_ones(tracer: &Tracer, batch: Extent, length: u64) -> Tensor {
     mask.and_drop(truths)
 }
 
-/// Tokens of the batch.
-fn token_input(tracer: &Tracer, name: &str, length: u64) -> Tensor {
-    let shape = [Extent::BATCH, Extent::fixed(length)];
-    tracer.input(name, &shape, DType::Int64)
-}
-
 /// Cross entropy of the tokens of all samples.
 fn token_loss(logits: &Tensor, labels: &Tensor, vocabulary: u64) -> Tensor {
     cross_entropy(

@@ -1,9 +1,9 @@
 //! `modeling_whisper.py`.
 
-use super::layers::{EPS, Family, Layers, decoder_layers, encoder_layers};
-use super::{Shifted, token_input};
+use super::Shifted;
+use super::layers::{Family, Layers, decoder_layers, encoder_layers, last_norm};
 use crate::huggingface::prelude::*;
-use crate::tracing::Conv;
+use crate::huggingface::text::ids;
 use crate::tracing::functional::{cross_entropy, dropout};
 
 const CODE: Code = Code::new("whisper.modeling_whisper", "Whisper");
@@ -83,28 +83,34 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = Whisper::of(&task.config)?;
     let shifted = Shifted::of(&task.config, Some(50257), Some(50256))?;
     let [frames, tokens] = config.lengths(task)?;
-    let tracer = task.tracer(CODE.module);
-    let place = CODE.place("model", "Model");
-    let encoder = new_encoder(&tracer, &place, &config);
-    let (decoder, words) = new_decoder(&tracer, &place, &config);
-    let proj_out = if config.is_tied {
-        Linear::tied("proj_out".into(), &words, None)
-    } else {
-        let sizes = [config.width, config.vocabulary];
-        Linear::new(&tracer, "proj_out", sizes, false)
-    };
+    let at = task.frame(CODE, "model.encoder");
+    let tracer = at.tracer().clone();
+    let words = at.embedding(
+        "model.decoder.embed_tokens",
+        [config.vocabulary, config.width],
+    );
+    let words = words.padding(config.padding);
     let [bins, frames] = [config.bins, frames].map(Extent::fixed);
     let shape = [Extent::BATCH, bins, frames];
     let input_features = tracer.input("input_features", &shape, tracer.dtype());
-    let labels = token_input(&tracer, "labels", tokens);
+    let labels = ids(&tracer, "labels", tokens);
 
     let decoder_input_ids = shifted.tokens(&labels);
-    let [outputs, encoder_outputs] = tracer.in_module(&place, || {
-        let encoder_outputs = encoder.forward(&input_features);
-        let outputs = decoder(&decoder_input_ids, &encoder_outputs);
+    let [outputs, encoder_outputs] = at.call("model", "Model", |at| {
+        let encoder_outputs = encoder(at, &config, &input_features);
+        let outputs = decoder(at, &config, &words, &decoder_input_ids, &encoder_outputs);
         [outputs, encoder_outputs]
     });
-    let logits = proj_out.forward(&outputs);
+    let logits = if config.is_tied {
+        Linear::tied("proj_out".into(), &words.weight, None).forward(&outputs)
+    } else {
+        at.linear(
+            "proj_out",
+            [config.width, config.vocabulary],
+            false,
+            &outputs,
+        )
+    };
     let labels = (&labels).to_device();
     let loss = cross_entropy(
         (&logits).view(&[Size::REST, config.vocabulary.into()]),
@@ -112,74 +118,53 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     );
     drop((decoder_input_ids, labels, outputs));
     drop((logits, encoder_outputs));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    task.finish(tracer, &loss)
 }
 
 /// `WhisperEncoder`.
-fn new_encoder(tracer: &Tracer, parent: &ModulePath, config: &Whisper) -> FnModule {
-    let place = CODE.place(parent.path("encoder"), "Encoder");
-    let conv = |name: &str, inputs| {
-        let sizes = [inputs, config.width];
-        Conv::new(tracer, place.path(name), sizes, &[3], 1, true).padding(1)
-    };
-    let positions = [config.source_positions, config.width];
-    let conv1 = conv("conv1", config.bins);
-    let conv2 = conv("conv2", config.width).stride(FRAMES);
-    let embed_positions = Embedding::frozen(tracer, place.path("embed_positions"), positions);
-    let positions = config.source_positions;
-    let layers = encoder_layers(tracer, &place, &config.encoder);
-    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
-    let p = config.dropout;
-    FnModule::new(place, move |input_features| {
-        let tracer = input_features.tracer();
+fn encoder(at: &Frame, config: &Whisper, input_features: &Tensor) -> Tensor {
+    at.call("encoder", "Encoder", |at| {
+        let conv =
+            |name: &str, inputs| at.conv(name, [inputs, config.width], &[3], true).padding(1);
+        let (conv1, conv2) = (conv("conv1", config.bins), conv("conv2", config.width));
         let mut inputs_embeds = conv1.forward(input_features).gelu("none");
-        inputs_embeds = conv2.forward(&inputs_embeds).gelu("none");
+        inputs_embeds = conv2.stride(FRAMES).forward(&inputs_embeds).gelu("none");
         inputs_embeds = (&inputs_embeds).permute(&[0, 2, 1]);
-        let all_positions = tracer.arange(positions);
+        let all_positions = at.tracer().arange(config.source_positions);
+        let positions = [config.source_positions, config.width];
+        let embed_positions = Embedding::frozen(at.tracer(), at.path("embed_positions"), positions);
         let mut hidden_states = (&inputs_embeds).add(embed_positions.forward(&all_positions));
-        hidden_states = dropout(&hidden_states, p);
-        hidden_states = chain(&[&layers, &layer_norm], hidden_states);
+        hidden_states = dropout(&hidden_states, config.dropout);
+        hidden_states = encoder_layers(at, &config.encoder, hidden_states);
+        hidden_states = last_norm(at, &config.encoder, hidden_states);
         hidden_states.and_drop((inputs_embeds, all_positions))
     })
 }
 
 /// `WhisperDecoder`.
-fn new_decoder(
-    tracer: &Tracer,
-    parent: &ModulePath,
+fn decoder(
+    at: &Frame,
     config: &Whisper,
-) -> (impl Fn(&Tensor, &Tensor) -> Tensor + use<>, Tensor) {
-    let place = CODE.place(parent.path("decoder"), "Decoder");
-    let embedding =
-        |name: &str, rows| Embedding::new(tracer, place.path(name), [rows, config.width]);
-    let embed_tokens = embedding("embed_tokens", config.vocabulary).padding(config.padding);
-    let embed_positions = embedding("embed_positions", config.target_positions)
-        .class(CODE.class("PositionalEmbedding"));
-    let layers = decoder_layers(tracer, &place, &config.decoder);
-    let layer_norm = LayerNorm::new(tracer, place.path("layer_norm"), config.width, EPS);
-    let p = config.dropout;
-
-    let weight = embed_tokens.weight.clone();
-    let module = move |ids: &Tensor, encoder_hidden_states: &Tensor| {
-        let tracer = ids.tracer();
-        tracer.in_module(&place, || {
-            let inputs_embeds = embed_tokens.forward(ids);
-            let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
-            position_ids = (&position_ids)
-                .unsqueeze(0)
-                .repeat(&[ids.size(0).into(), 1.into()]);
-            let positions = tracer.in_module(embed_positions.place(), || {
-                embed_positions.index(&position_ids)
-            });
-            let mut hidden_states = (&inputs_embeds).add((&positions).to_device());
-            hidden_states = dropout(&hidden_states, p);
-            tracer.look_for_packed_sequences(&position_ids);
-            for layer in &layers {
-                hidden_states = layer(&hidden_states, encoder_hidden_states);
-            }
-            hidden_states = layer_norm.forward(&hidden_states);
-            hidden_states.and_drop((inputs_embeds, position_ids, positions))
-        })
-    };
-    (module, weight)
+    words: &Embedding,
+    ids: &Tensor,
+    encoder_hidden_states: &Tensor,
+) -> Tensor {
+    at.call("decoder", "Decoder", |at| {
+        let tracer = at.tracer();
+        let inputs_embeds = words.forward(ids);
+        let mut position_ids = tracer.arange(ids.length(1)).add_number(0);
+        position_ids = (&position_ids)
+            .unsqueeze(0)
+            .repeat(&[ids.size(0).into(), 1.into()]);
+        let positions = at.call("embed_positions", "PositionalEmbedding", |at| {
+            let table = at.parameter("weight", &[config.target_positions, config.width]);
+            (&table).index(&[Some(&position_ids)])
+        });
+        let mut hidden_states = (&inputs_embeds).add((&positions).to_device());
+        hidden_states = dropout(&hidden_states, config.dropout);
+        tracer.look_for_packed_sequences(&position_ids);
+        hidden_states = decoder_layers(at, &config.decoder, hidden_states, encoder_hidden_states);
+        hidden_states = last_norm(at, &config.decoder, hidden_states);
+        hidden_states.and_drop((inputs_embeds, position_ids, positions))
+    })
 }

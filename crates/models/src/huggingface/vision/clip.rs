@@ -1,12 +1,12 @@
 //! `modeling_clip.py`: the part that sees with a classifier, or with the part that reads and the loss over all pairs of a batch.
 
-use super::mlp::new_mlp;
+use super::mlp::mlp;
 use super::{Images, grid};
 use crate::huggingface::attention::{causal_biases_of, joined, sdpa};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
+use crate::tracing::Attending;
 use crate::tracing::functional::{Attention as Settings, cross_entropy};
-use crate::tracing::{Attending, Conv};
 
 const CODE: Code = Code::new("clip.modeling_clip", "CLIP");
 
@@ -78,12 +78,11 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
         return build_pairs(task, &config);
     }
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(CODE.module);
-    let model = new_vision_model(&tracer, &config);
+    let at = task.frame(CODE, "vision_model");
     let head = (labels, config.shape.width);
     let images = config.images;
-    images.classify(task, tracer, head, |pixel_values| {
-        let outputs = model.forward(pixel_values);
+    images.classify(task, at.tracer().clone(), head, |pixel_values| {
+        let outputs = vision_model(&at, &config, pixel_values);
         let [last_hidden_state, _] = &outputs;
         let sequence_output = last_hidden_state.slice_from(1, 1).mean(&[1], false);
         (sequence_output, outputs)
@@ -99,21 +98,18 @@ fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> 
     let end = read.token("eos_token_id", Some(49407))?.unwrap_or(2);
     let shape = Shape::of(&read, 512, true)?;
     let width = task.config.size("projection_dim", 512)?;
-    let tracer = task.tracer(CODE.module);
-    let logit_scale = tracer.parameter("logit_scale", &[]);
-    let text_model = new_text_model(&tracer, [words, positions], end, &shape);
-    let vision_model = new_vision_model(&tracer, config);
-    let projection = |name: &str, from: u64| Linear::new(&tracer, name, [from, width], false);
-    let visual_projection = projection("visual_projection", config.shape.width);
-    let text_projection = projection("text_projection", shape.width);
+    let at = task.frame(CODE, "text_model");
+    let tracer = at.tracer().clone();
+    let logit_scale = at.parameter("logit_scale", &[]);
 
     let input_ids = text::ids(&tracer, "input_ids", seq_len);
     let pixel_values = config.images.input(&tracer);
-    let [seen, pooled] = vision_model.forward(&pixel_values);
-    let mut image_embeds = visual_projection.forward(pooled);
+    let [seen, pooled] = vision_model(&at, config, &pixel_values);
+    let projection = |name: &str, from, x: Tensor| at.linear(name, [from, width], false, x);
+    let mut image_embeds = projection("visual_projection", config.shape.width, pooled);
     let vision_outputs = (seen, image_embeds.clone());
-    let [read, pooled] = text_model.forward(&input_ids);
-    let mut text_embeds = text_projection.forward(pooled);
+    let [read, pooled] = text_model(&at, [words, positions], end, &shape, &input_ids);
+    let mut text_embeds = projection("text_projection", shape.width, pooled);
     let text_outputs = (read, text_embeds.clone());
     let get_vector_norm = |tensor: &Tensor| {
         let square_tensor = tensor.pow(2);
@@ -143,45 +139,39 @@ fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> 
 }
 
 /// `CLIPTextModel`: the states of all tokens, and that of the token that ends the text.
-fn new_text_model(
-    tracer: &Tracer,
+fn text_model(
+    at: &Frame,
     [words, positions]: [u64; 2],
     end: u64,
     shape: &Shape,
-) -> FnModule<[Tensor; 2]> {
-    let place = CODE.place("text_model", "TextModel");
-    let inner = CODE.place(place.path("embeddings"), "TextEmbeddings");
-    let embedding =
-        |name: &str, rows| Embedding::new(tracer, inner.path(name), [rows, shape.width]);
-    let token_embedding = embedding("token_embedding", words);
-    let position_embedding = embedding("position_embedding", positions);
-    let position_ids = tracer.buffer(&inner.path("position_ids"), &[1, positions], DType::Int64);
-    let embeddings = FnModule::new(inner, move |input_ids: &Tensor| {
-        let position_ids = (&position_ids).slice(1, 0, input_ids.length(1).cast_signed());
-        let inputs_embeds = token_embedding.forward(input_ids);
-        let position_embeddings = position_embedding.forward(&position_ids);
-        let embeddings = (&inputs_embeds).add(&position_embeddings);
-        embeddings.and_drop((position_ids, inputs_embeds, position_embeddings))
-    });
-    let encoder = new_encoder(tracer, place.path("encoder"), shape);
-    let norm = place.path("final_layer_norm");
-    let final_layer_norm = LayerNorm::new(tracer, norm, shape.width, shape.eps);
-    let end = i64::try_from(end).unwrap_or(i64::MAX);
-    FnModule::new(place, move |ids: &Tensor| {
-        let tracer = ids.tracer();
+    ids: &Tensor,
+) -> [Tensor; 2] {
+    at.call("text_model", "TextModel", |at| {
+        let tracer = at.tracer();
         let input_ids = ids.view(&[Size::REST, ids.length(1).into()]);
-        let hidden_states = embeddings.forward(&input_ids);
+        let hidden_states = at.call("embeddings", "TextEmbeddings", |at| {
+            let position_ids = at.buffer("position_ids", &[1, positions], DType::Int64);
+            let position_ids = (&position_ids).slice(1, 0, input_ids.length(1).cast_signed());
+            let embedding = |name: &str, rows| at.embedding(name, [rows, shape.width]);
+            let inputs_embeds = embedding("token_embedding", words).forward(&input_ids);
+            let position_embeddings =
+                embedding("position_embedding", positions).forward(&position_ids);
+            let embeddings = (&inputs_embeds).add(&position_embeddings);
+            embeddings.and_drop((position_ids, inputs_embeds, position_embeddings))
+        });
         let before = tracer.attending();
         let mask = before.eager.map(|_| causal_biases_of(&hidden_states));
         tracer.attend(Attending {
             mask: mask.clone(),
             ..before.clone()
         });
-        let encoder_outputs = encoder.forward(&hidden_states);
+        let encoder_outputs = encoder(at, shape, &hidden_states);
         tracer.attend(before);
-        let last_hidden_state = final_layer_norm.forward(&encoder_outputs);
+        let last_hidden_state =
+            at.layer_norm("final_layer_norm", shape.width, shape.eps, &encoder_outputs);
         let texts = tracer.arange_of(last_hidden_state.size(0), DType::Int64);
         let as_int = (&input_ids).to(DType::Int32);
+        let end = i64::try_from(end).unwrap_or(i64::MAX);
         // The id of old configs, whose tokenizers have no such token: the last word has the highest id.
         let ends = if end == 2 {
             as_int.argmax(-1)
@@ -195,123 +185,87 @@ fn new_text_model(
 }
 
 /// `CLIPEncoder`.
-fn new_encoder(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "Encoder");
-    let layers: Vec<FnModule> = (0..shape.layers)
-        .map(|layer| new_layer(tracer, place.path(&format!("layers.{layer}")), shape))
-        .collect();
-    FnModule::new(place, move |inputs_embeds: &Tensor| {
-        layers.forward(inputs_embeds)
+fn encoder(at: &Frame, shape: &Shape, inputs_embeds: &Tensor) -> Tensor {
+    at.call("encoder", "Encoder", |at| {
+        let layers = ("layers", shape.layers);
+        at.call_each(layers, "EncoderLayer", inputs_embeds, |at, x| {
+            layer(at, shape, x)
+        })
     })
 }
 
 /// `CLIPVisionEmbeddings`.
-fn new_embeddings(tracer: &Tracer, path: String, config: &Vision) -> FnModule {
-    let place = CODE.place(path, "VisionEmbeddings");
-    let class_embedding = tracer.parameter(&place.path("class_embedding"), &[config.shape.width]);
+fn embeddings(at: &Frame, config: &Vision, pixel_values: &Tensor) -> Tensor {
+    let (width, patch) = (config.shape.width, config.patch);
     let positions = config.patches.saturating_add(1);
-    let sizes = [config.images.channels, config.shape.width];
-    let kernel = [config.patch, config.patch];
-    let patch_embedding = place.path("patch_embedding");
-    let position_embedding = place.path("position_embedding");
-    let patch_embedding =
-        Conv::new(tracer, patch_embedding, sizes, &kernel, 1, false).stride(config.patch);
-    let position_embedding =
-        Embedding::new(tracer, position_embedding, [positions, config.shape.width]);
-    let position_ids = tracer.buffer(&place.path("position_ids"), &[1, positions], DType::Int64);
-    FnModule::new(place, move |pixel_values| {
-        let tracer = pixel_values.tracer();
-        let target_dtype = patch_embedding.weight.dtype();
-        let mut patch_embeds = patch_embedding.forward(pixel_values.to_dtype_of(target_dtype));
-        patch_embeds = (&patch_embeds).flatten(2, -1).transpose(1, 2);
-        let batch = pixel_values.size(0);
-        let class_embeds = (&class_embedding).expand(&[batch.into(), 1.into(), Size::REST]);
-        let mut embeddings = tracer.cat_of(&[&class_embeds, &patch_embeds], 1);
-        embeddings = (&embeddings).add(position_embedding.forward(&position_ids));
-        embeddings.and_drop((patch_embeds, class_embeds))
-    })
+    let channels = [config.images.channels, width];
+    let patch_embedding = at.conv("patch_embedding", channels, &[patch; 2], false);
+    let target_dtype = patch_embedding.weight.dtype();
+    let patch_embedding = patch_embedding.stride(patch);
+    let mut patch_embeds = patch_embedding.forward(pixel_values.to_dtype_of(target_dtype));
+    patch_embeds = (&patch_embeds).flatten(2, -1).transpose(1, 2);
+    let batch = pixel_values.size(0);
+    let class_embedding = at.parameter("class_embedding", &[width]);
+    let class_embeds = (&class_embedding).expand(&[batch.into(), 1.into(), Size::REST]);
+    let mut embeddings = at.tracer().cat_of(&[&class_embeds, &patch_embeds], 1);
+    let position_embedding = at.embedding("position_embedding", [positions, width]);
+    let position_ids = at.buffer("position_ids", &[1, positions], DType::Int64);
+    embeddings = (&embeddings).add(position_embedding.forward(&position_ids));
+    embeddings.and_drop((patch_embeds, class_embeds))
 }
 
 /// `CLIPAttention`.
-fn new_attention(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "Attention");
-    let linear = |name: &str| {
-        let sizes = [shape.width, shape.width];
-        Linear::new(tracer, place.path(name), sizes, true)
-    };
-    let k_proj = linear("k_proj");
-    let v_proj = linear("v_proj");
-    let q_proj = linear("q_proj");
-    let out_proj = linear("out_proj");
+fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    at.made(&["k_proj", "v_proj"]);
     let head_dim = shape.width / shape.heads;
-    let (dropout, causal) = (shape.dropout, shape.is_causal);
-    FnModule::new(place, move |x| {
-        let (batch, tokens) = (x.size(0), x.size(1));
-        let heads = [batch.into(), tokens.into(), Size::REST, head_dim.into()];
-        let mut queries = q_proj.forward(x);
-        let mut keys = k_proj.forward(x);
-        let mut values = v_proj.forward(x);
-        queries = (&queries).view(&heads).transpose(1, 2);
-        keys = (&keys).view(&heads).transpose(1, 2);
-        values = (&values).view(&heads).transpose(1, 2);
-        let settings = Settings {
-            dropout,
-            causal,
-            scale: Some((head_dim as f64).powf(-0.5)),
-            ..Settings::default()
-        };
-        let mut output = joined(sdpa(&queries, &keys, &values, settings));
-        output = out_proj.forward(&output);
-        output.and_drop((queries, keys, values))
-    })
+    let linear = |name: &str, x: &Tensor| at.linear(name, [shape.width, shape.width], true, x);
+    let (batch, tokens) = (x.size(0), x.size(1));
+    let heads = [batch.into(), tokens.into(), Size::REST, head_dim.into()];
+    let states = ["q_proj", "k_proj", "v_proj"].map(|name| linear(name, x));
+    let [queries, keys, values] = states.map(|x| (&x).view(&heads).transpose(1, 2));
+    let settings = Settings {
+        dropout: shape.dropout,
+        causal: shape.is_causal,
+        scale: Some((head_dim as f64).powf(-0.5)),
+        ..Settings::default()
+    };
+    let mut output = joined(sdpa(&queries, &keys, &values, settings));
+    output = linear("out_proj", &output);
+    output.and_drop((queries, keys, values))
 }
 
 /// `CLIPEncoderLayer`.
-fn new_layer(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = CODE.place(path, "EncoderLayer");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, shape.eps);
-    let mlp = CODE.place(place.path("mlp"), "MLP");
-    let self_attn = new_attention(tracer, place.path("self_attn"), shape);
-    let norm1 = norm("layer_norm1");
-    let mlp = new_mlp(
-        tracer,
-        mlp,
-        [shape.width, shape.intermediate],
-        &shape.activation,
-    );
-    let norm2 = norm("layer_norm2");
-    FnModule::new(place, move |x| {
-        let mut hidden_states = norm1.forward(x);
-        hidden_states = self_attn.forward(&hidden_states);
-        hidden_states = x.add(&hidden_states);
-        let residual = hidden_states.clone();
-        hidden_states = norm2.forward(&hidden_states);
-        hidden_states = mlp.forward(&hidden_states);
-        hidden_states = (&residual).add(&hidden_states);
-        hidden_states.and_drop(residual)
-    })
+fn layer(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
+    at.made(&["self_attn"]);
+    let norm = |name, x: &Tensor| at.layer_norm(name, shape.width, shape.eps, x);
+    let sizes = [shape.width, shape.intermediate];
+    let mut hidden_states = norm("layer_norm1", x);
+    hidden_states = at.call("self_attn", "Attention", |at| {
+        attention(at, shape, &hidden_states)
+    });
+    hidden_states = x.add(&hidden_states);
+    let residual = hidden_states.clone();
+    at.made(&["mlp"]);
+    hidden_states = norm("layer_norm2", &hidden_states);
+    hidden_states = at.call("mlp", "MLP", |at| {
+        mlp(at, sizes, &shape.activation, &hidden_states)
+    });
+    hidden_states = (&residual).add(&hidden_states);
+    hidden_states.and_drop(residual)
 }
 
 /// `CLIPVisionModel`.
-fn new_vision_model(tracer: &Tracer, config: &Vision) -> FnModule<[Tensor; 2]> {
-    let place = CODE.place("vision_model", "VisionModel");
-    let norm = |name| {
-        LayerNorm::new(
-            tracer,
-            place.path(name),
-            config.shape.width,
-            config.shape.eps,
-        )
-    };
-    let embeddings = new_embeddings(tracer, place.path("embeddings"), config);
-    let pre_layrnorm = norm("pre_layrnorm");
-    let encoder = new_encoder(tracer, place.path("encoder"), &config.shape);
-    let post_layernorm = norm("post_layernorm");
-    FnModule::new(place, move |pixel_values| {
-        let hidden_states = chain(&[&embeddings, &pre_layrnorm], pixel_values);
-        let last_hidden_state = encoder.forward(&hidden_states);
-        let pooled_output = (&last_hidden_state).select(1, 0);
-        let pooled_output = post_layernorm.forward(&pooled_output);
+fn vision_model(at: &Frame, config: &Vision, pixel_values: &Tensor) -> [Tensor; 2] {
+    let shape = &config.shape;
+    at.call("vision_model", "VisionModel", |at| {
+        let norm = |name, x: &Tensor| at.layer_norm(name, shape.width, shape.eps, x);
+        let mut hidden_states = at.call("embeddings", "VisionEmbeddings", |at| {
+            embeddings(at, config, pixel_values)
+        });
+        hidden_states = norm("pre_layrnorm", &hidden_states);
+        let last_hidden_state = encoder(at, shape, &hidden_states);
+        let first = (&last_hidden_state).select(1, 0);
+        let pooled_output = norm("post_layernorm", &first);
         drop(hidden_states);
         [last_hidden_state, pooled_output]
     })

@@ -1,6 +1,6 @@
 //! `modeling_convnext.py` and `modeling_convnextv2.py`.
 
-use super::{DropPath, Images, evenly_up_to};
+use super::{Images, drop_path, evenly_up_to};
 use crate::huggingface::prelude::*;
 use crate::tracing::Conv;
 
@@ -110,15 +110,20 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     };
     let config = Net::of(task, family)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(family.code.module);
-    let model = new_model(&tracer, &config);
+    let at = task.frame(family.code, family.path);
     let head = (labels, config.last_width);
     let images = config.images;
-    images.classify(task, tracer, head, |pixel_values| {
-        let outputs = model.forward(pixel_values);
+    images.classify(task, at.tracer().clone(), head, |pixel_values| {
+        let outputs = model(&at, &config, pixel_values);
         let [_, pooled_output] = &outputs;
         (pooled_output.clone(), outputs)
     })
+}
+
+/// `ConvNextLayerNorm`.
+fn norm(at: &Frame, name: &str, width: u64) -> LayerNorm {
+    let norm = LayerNorm::new(at.tracer(), at.path(name), width, INNER_EPS);
+    norm.class(at.class("LayerNorm"))
 }
 
 /// `ConvNextLayerNorm` with channels first: they are put last and back.
@@ -131,137 +136,92 @@ fn normalized_channels(norm: &LayerNorm, x: &Tensor) -> Tensor {
 }
 
 /// `ConvNextEmbeddings`.
-fn new_embeddings(tracer: &Tracer, path: String, config: &Net) -> FnModule {
-    let code = config.family.code;
-    let place = code.place(path, "Embeddings");
+fn embeddings(at: &Frame, config: &Net, pixel_values: &Tensor) -> Tensor {
     let width = config.stages[0].width;
-    let projection = Conv::new(
-        tracer,
-        place.path("patch_embeddings"),
-        [config.images.channels, width],
-        &config.patch,
-        1,
-        true,
-    )
-    .strides(&config.patch);
-    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
-        .class(code.class("LayerNorm"));
-    FnModule::new(place, move |pixel_values| {
-        let mut embeddings = projection.forward(pixel_values);
-        embeddings = normalized_channels(&layernorm, &embeddings);
-        embeddings
-    })
+    let channels = [config.images.channels, width];
+    let projection = at.conv("patch_embeddings", channels, &config.patch, true);
+    let mut embeddings = projection.strides(&config.patch).forward(pixel_values);
+    embeddings = normalized_channels(&norm(at, "layernorm", width), &embeddings);
+    embeddings
 }
 
 /// `ConvNextV2GRN`.
-fn new_response_norm(tracer: &Tracer, place: ModulePath, width: u64) -> FnModule {
-    let parameter = |name: &str| tracer.parameter(&place.path(name), &[1, 1, 1, width]);
-    let weight = parameter("weight");
-    let bias = parameter("bias");
-    FnModule::new(place, move |x| {
-        let global_features = x.vector_norm(2, &[1, 2], true);
-        let norm_features =
-            (&global_features).div((&global_features).mean(&[-1], true).add_number(1e-6));
-        let hidden_states = (&weight).mul(x.mul(&norm_features)).add(&bias).add(x);
-        hidden_states.and_drop((global_features, norm_features))
-    })
+fn response_norm(at: &Frame, width: u64, x: &Tensor) -> Tensor {
+    let parameter = |name: &str| at.parameter(name, &[1, 1, 1, width]);
+    let global_features = x.vector_norm(2, &[1, 2], true);
+    let norm_features =
+        (&global_features).div((&global_features).mean(&[-1], true).add_number(1e-6));
+    let scaled = (&parameter("weight")).mul(x.mul(&norm_features));
+    let hidden_states = scaled.add(parameter("bias")).add(x);
+    hidden_states.and_drop((global_features, norm_features))
 }
 
 /// `ConvNextLayer`.
-fn new_layer(tracer: &Tracer, path: String, config: &Net, width: u64, rate: f64) -> FnModule {
-    let code = config.family.code;
-    let place = code.place(path, "Layer");
+fn layer(at: &Frame, config: &Net, width: u64, rate: f64, x: &Tensor) -> Tensor {
     let wide = width.saturating_mul(4);
-    let scale = place.path("layer_scale_parameter");
-    let scale = config.is_scaled.then(|| tracer.parameter(&scale, &[width]));
     let dwconv = Conv::new(
-        tracer,
-        place.path("dwconv"),
+        at.tracer(),
+        at.path("dwconv"),
         [width, width],
         &[7, 7],
         width,
         true,
-    )
-    .padding(3);
-    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), width, INNER_EPS)
-        .class(code.class("LayerNorm"));
-    let pwconv1 = Linear::new(tracer, place.path("pwconv1"), [width, wide], true);
-    let act = Activation::named(tracer, place.path("act"), &config.activation);
-    let grn = config
-        .family
-        .is_second
-        .then(|| new_response_norm(tracer, code.place(place.path("grn"), "GRN"), wide));
-    let pwconv2 = Linear::new(tracer, place.path("pwconv2"), [wide, width], true);
-    let drop_path = DropPath::new(code.place(place.path("drop_path"), "DropPath"), rate);
-    FnModule::new(place, move |x| {
-        let mut features = dwconv.forward(x);
-        features = (&features).permute(&[0, 2, 3, 1]);
-        features = chain(&[&layernorm, &pwconv1, &act], features);
-        if let Some(grn) = &grn {
-            features = grn.forward(&features);
-        }
-        features = pwconv2.forward(&features);
-        if let Some(scale) = &scale {
-            features = scale.mul(&features);
-        }
-        features = (&features).permute(&[0, 3, 1, 2]);
-        features = x.add(drop_path.forward(&features));
-        features
-    })
+    );
+    let mut features = dwconv.padding(3).forward(x);
+    features = (&features).permute(&[0, 2, 3, 1]);
+    features = norm(at, "layernorm", width).forward(features);
+    features = at.linear("pwconv1", [width, wide], true, features);
+    features = at.activation("act", &config.activation, features);
+    if config.family.is_second {
+        features = at.call("grn", "GRN", |at| response_norm(at, wide, &features));
+    }
+    features = at.linear("pwconv2", [wide, width], true, features);
+    if config.is_scaled {
+        features = at
+            .parameter("layer_scale_parameter", &[width])
+            .mul(&features);
+    }
+    features = (&features).permute(&[0, 3, 1, 2]);
+    features = x.add(drop_path(at, rate, &features));
+    features
 }
 
-/// `ConvNextStage`.
-fn new_stage(
-    tracer: &Tracer,
-    path: String,
-    config: &Net,
-    earlier_width: Option<u64>,
-    sizes: &Sizes,
-) -> FnModule {
-    let code = config.family.code;
-    let place = code.place(path, "Stage");
-    let below = |name: &str, index: usize| place.path(&format!("{name}.{index}"));
-    let downsampling = earlier_width.map(|width| {
-        let at = |index| below("downsampling_layer", index);
-        let norm = LayerNorm::new(tracer, at(0), width, INNER_EPS).class(code.class("LayerNorm"));
-        let conv = Conv::new(tracer, at(1), [width, sizes.width], &[2, 2], 1, true).stride(2);
-        (norm, conv)
-    });
-    let rates = sizes.drop_paths.iter().enumerate();
-    let layers: Vec<FnModule> = rates
-        .map(|(index, rate)| new_layer(tracer, below("layers", index), config, sizes.width, *rate))
-        .collect();
-    FnModule::new(place, move |x| {
-        let mut features = x.clone();
-        if let Some((norm, conv)) = &downsampling {
-            features = normalized_channels(norm, &features);
-            features = conv.forward(&features);
-        }
-        layers.on(features)
-    })
+/// `ConvNextStage`, after one of another width.
+fn stage(at: &Frame, config: &Net, earlier: Option<u64>, sizes: &Sizes, x: &Tensor) -> Tensor {
+    let mut features = x.clone();
+    if let Some(width) = earlier {
+        features = normalized_channels(&norm(at, "downsampling_layer.0", width), &features);
+        let conv = at.conv("downsampling_layer.1", [width, sizes.width], &[2, 2], true);
+        features = conv.stride(2).forward(features);
+    }
+    for (index, rate) in sizes.drop_paths.iter().enumerate() {
+        features = at.call(&format!("layers.{index}"), "Layer", |at| {
+            layer(at, config, sizes.width, *rate, &features)
+        });
+    }
+    features
 }
 
 /// `ConvNextModel` with its `ConvNextEncoder`.
-fn new_model(tracer: &Tracer, config: &Net) -> FnModule<[Tensor; 2]> {
-    let code = config.family.code;
-    let place = code.place(config.family.path, "Model");
-    let encoder = code.place(place.path("encoder"), "Encoder");
-    let embeddings = new_embeddings(tracer, place.path("embeddings"), config);
-    let mut stages = Vec::new();
-    let mut earlier = None;
-    for (index, sizes) in config.stages.iter().enumerate() {
-        let path = encoder.path(&format!("stages.{index}"));
-        stages.push(new_stage(tracer, path, config, earlier, sizes));
-        earlier = Some(sizes.width);
-    }
-    let norm = place.path("layernorm");
-    let layernorm = LayerNorm::new(tracer, norm, config.last_width, config.eps);
-    FnModule::new(place, move |pixel_values| {
-        let tracer = pixel_values.tracer();
-        let embedding_output = embeddings.forward(pixel_values);
-        let last_hidden_state = tracer.in_module(&encoder, || stages.forward(&embedding_output));
+fn model(at: &Frame, config: &Net, pixel_values: &Tensor) -> [Tensor; 2] {
+    at.call(config.family.path, "Model", |at| {
+        let embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, config, pixel_values)
+        });
+        let last_hidden_state = at.call("encoder", "Encoder", |at| {
+            let mut features = embedding_output.clone();
+            let mut earlier = None;
+            for (index, sizes) in config.stages.iter().enumerate() {
+                features = at.call(&format!("stages.{index}"), "Stage", |at| {
+                    stage(at, config, earlier, sizes, &features)
+                });
+                earlier = Some(sizes.width);
+            }
+            features
+        });
         let pooled_output = (&last_hidden_state).mean(&[-2, -1], false);
-        let pooled_output = layernorm.forward(pooled_output);
+        let pooled_output =
+            at.layer_norm("layernorm", config.last_width, config.eps, pooled_output);
         drop(embedding_output);
         [last_hidden_state, pooled_output]
     })

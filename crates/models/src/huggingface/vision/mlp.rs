@@ -2,15 +2,14 @@
 
 use crate::huggingface::prelude::*;
 
-/// One of this class, so wide outside and inside.
-pub(in crate::huggingface::vision) fn new_mlp(
-    tracer: &Tracer,
-    place: ModulePath,
+/// One so wide outside and inside.
+pub(in crate::huggingface::vision) fn mlp(
+    at: &Frame,
     [outer, inner]: [u64; 2],
     activation: &str,
-) -> FnModule {
-    let activation_fn = Activation::named(tracer, place.path("activation_fn"), activation);
-    let fc1 = Linear::new(tracer, place.path("fc1"), [outer, inner], true);
-    let fc2 = Linear::new(tracer, place.path("fc2"), [inner, outer], true);
-    FnModule::new(place, move |x| chain(&[&fc1, &activation_fn, &fc2], x))
+    x: &Tensor,
+) -> Tensor {
+    let mut hidden_states = at.linear("fc1", [outer, inner], true, x);
+    hidden_states = at.activation("activation_fn", activation, hidden_states);
+    at.linear("fc2", [inner, outer], true, hidden_states)
 }

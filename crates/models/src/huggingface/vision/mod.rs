@@ -108,33 +108,20 @@ fn evenly_up_to(most: f64, count: u64) -> Vec<f64> {
     (0..count).map(|index| f64::from(at(index))).collect()
 }
 
-/// Skips the branch of a layer for some samples, if there is anything to skip by.
-#[derive(Debug, Clone)]
-struct DropPath {
-    place: ModulePath,
-    rate: f64,
-}
-
-impl DropPath {
-    fn new(place: ModulePath, rate: f64) -> DropPath {
-        DropPath { place, rate }
+/// `drop_path`: skips the branch of a layer for some samples, if there is anything to skip by.
+fn drop_path(at: &Frame, rate: f64, x: &Tensor) -> Tensor {
+    if rate <= 0.0 {
+        return x.clone();
     }
-
-    fn forward(&self, x: &Tensor) -> Tensor {
-        if self.rate <= 0.0 {
-            return x.clone();
-        }
-        let tracer = x.tracer();
-        tracer.in_module(&self.place, || {
-            let keep = 1.0 - self.rate;
-            let ones = x.shape().len().saturating_sub(1);
-            let mut shape = vec![x.size(0).into()];
-            shape.resize(ones + 1, Size::from(1));
-            let mut random = tracer.rand(&shape, x.dtype().dtype);
-            random = (&random).add_number(keep).floor();
-            x.div_number(keep).mul(&random).and_drop(random)
-        })
-    }
+    at.call("drop_path", "DropPath", |at| {
+        let keep = 1.0 - rate;
+        let ones = x.shape().len().saturating_sub(1);
+        let mut shape = vec![x.size(0).into()];
+        shape.resize(ones + 1, Size::from(1));
+        let mut random = at.tracer().rand(&shape, x.dtype().dtype);
+        random = (&random).add_number(keep).floor();
+        x.div_number(keep).mul(&random).and_drop(random)
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `modeling_vit.py` and `modeling_deit.py`.
 
-use super::mlp::new_mlp;
+use super::mlp::mlp;
 use super::{Images, grid};
 use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
@@ -84,133 +84,104 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     };
     let config = Encoder::of(task, family)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(family.code.module);
-    let model = new_model(&tracer, &config);
+    let at = task.frame(family.code, family.path);
+    let tracer = at.tracer().clone();
     let head = (labels, config.width);
     let images = config.images;
     images.classify(task, tracer, head, |pixel_values| {
-        let outputs = model.forward(pixel_values);
+        let outputs = model(&at, &config, pixel_values);
         let sequence_output = outputs.clone();
         let pooled_output = (&sequence_output).select(1, 0);
         (pooled_output, (outputs, sequence_output))
     })
 }
 
-/// `ViTEmbeddings`, and the weight of its projection.
-fn new_embeddings(tracer: &Tracer, path: String, config: &Encoder) -> (FnModule, Tensor) {
-    let family = config.family;
-    let place = family.code.place(path, "Embeddings");
-    let token = |name: &str| tracer.parameter(&place.path(name), &[1, 1, config.width]);
-    let cls_token = token("cls_token");
-    let tokens = 1 + u64::from(family.is_distilled);
-    let positions = config.patches.saturating_add(tokens);
-    let shape = [1, positions, config.width];
-    let position_embeddings = tracer.parameter(&place.path("position_embeddings"), &shape);
-    let patches = family
-        .code
-        .place(place.path("patch_embeddings"), "PatchEmbeddings");
-    let positions = position_embeddings;
-    let distillation_token = family.is_distilled.then(|| token("distillation_token"));
-    let projection = Conv::new(
-        tracer,
-        patches.path("projection"),
-        [config.images.channels, config.width],
-        &config.patch,
-        1,
-        true,
-    )
-    .strides(&config.patch);
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-
-    let weight = projection.weight.clone();
-    let module = FnModule::new(place, move |pixel_values| {
-        let tracer = pixel_values.tracer();
-        let batch = pixel_values.size(0);
-        let mut embeddings = tracer.in_module(&patches, || {
-            let patches = projection.forward(pixel_values);
-            patches.flatten(2, -1).transpose(1, 2)
-        });
-        let token = |token: &Tensor| token.expand(&[batch.into(), Size::REST, Size::REST]);
-        let cls_tokens = token(&cls_token);
-        embeddings = match &distillation_token {
-            None => tracer.cat_of(&[&cls_tokens, &embeddings], 1),
-            Some(distillation_token) => {
-                let distillation_tokens = token(distillation_token);
-                tracer.cat_of(&[&cls_tokens, &distillation_tokens, &embeddings], 1)
-            }
-        };
-        embeddings = (&embeddings).add(&positions);
-        embeddings = dropout.forward(&embeddings);
-        embeddings
+/// `ViTEmbeddings`.
+fn embeddings(at: &Frame, config: &Encoder, pixel_values: &Tensor) -> Tensor {
+    let batch = pixel_values.size(0);
+    let token = |name: &str| {
+        let token = at.parameter(name, &[1, 1, config.width]);
+        token.expand(&[batch.into(), Size::REST, Size::REST])
+    };
+    let patches = at.call("patch_embeddings", "PatchEmbeddings", |at| {
+        projection(at, config)
+            .forward(pixel_values)
+            .flatten(2, -1)
+            .transpose(1, 2)
     });
-    (module, weight)
+    at.made(&["cls_token", "position_embeddings"]);
+    let mut embeddings;
+    let cls_tokens = token("cls_token");
+    let tokens = 1 + u64::from(config.family.is_distilled);
+    if config.family.is_distilled {
+        let distillation_tokens = token("distillation_token");
+        embeddings = at
+            .tracer()
+            .cat_of(&[&cls_tokens, &distillation_tokens, &patches], 1);
+    } else {
+        embeddings = at.tracer().cat_of(&[&cls_tokens, &patches], 1);
+    }
+    drop(patches);
+    let positions = config.patches.saturating_add(tokens);
+    let positions = at.parameter("position_embeddings", &[1, positions, config.width]);
+    embeddings = (&embeddings).add(&positions);
+    embeddings = at.dropout("dropout", config.dropout, embeddings);
+    embeddings
+}
+
+/// The convolution that makes patches.
+fn projection(at: &Frame, config: &Encoder) -> Conv {
+    let channels = [config.images.channels, config.width];
+    let conv = at.conv("projection", channels, &config.patch, true);
+    conv.strides(&config.patch)
 }
 
 /// `ViTAttention`.
-fn new_attention(tracer: &Tracer, path: String, config: &Encoder) -> FnModule {
-    let place = config.family.code.place(path, "Attention");
-    let of_heads = |name: &str| {
-        let sizes = [config.width, config.inner];
-        Linear::new(tracer, place.path(name), sizes, config.qkv_bias)
-    };
-    let q_proj = of_heads("q_proj");
-    let k_proj = of_heads("k_proj");
-    let v_proj = of_heads("v_proj");
-    let o_proj = Linear::new(
-        tracer,
-        place.path("o_proj"),
-        [config.inner, config.width],
-        true,
-    );
-    let head_dim = config.head_dim;
-    let dropout = config.attention_dropout;
-    FnModule::new(place, move |x| {
-        let linears = [&q_proj, &k_proj, &v_proj];
-        let (mut output, states) = self_attention(x, linears, head_dim, dropout);
-        output = o_proj.forward(&output);
-        output.and_drop(states)
-    })
+fn attention(at: &Frame, config: &Encoder, x: &Tensor) -> Tensor {
+    let sizes = [config.width, config.inner];
+    let linears = (["q_proj", "k_proj", "v_proj"], sizes, config.qkv_bias);
+    let (mut output, states) =
+        self_attention(at, linears, config.head_dim, config.attention_dropout, x);
+    output = at.linear("o_proj", [config.inner, config.width], true, output);
+    output.and_drop(states)
 }
 
 /// `ViTLayer`.
-fn new_layer(tracer: &Tracer, path: String, config: &Encoder) -> FnModule {
-    let place = config.family.code.place(path, "Layer");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), config.width, config.eps);
-    let mlp = config.family.code.place(place.path("mlp"), "MLP");
-    let attention = new_attention(tracer, place.path("attention"), config);
-    let layernorm_before = norm("layernorm_before");
-    let layernorm_after = norm("layernorm_after");
-    let mlp = new_mlp(
-        tracer,
-        mlp,
-        [config.width, config.intermediate],
-        &config.activation,
-    );
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-    FnModule::new(place, move |x| {
-        let mut hidden_states = chain(&[&layernorm_before, &attention, &dropout], x);
-        hidden_states = (&hidden_states).add(x);
-        let residual = hidden_states.clone();
-        hidden_states = chain(&[&layernorm_after, &mlp, &dropout], hidden_states);
-        hidden_states = (&hidden_states).add(&residual);
-        hidden_states.and_drop(residual)
-    })
+fn layer(at: &Frame, config: &Encoder, x: &Tensor) -> Tensor {
+    at.made(&["attention"]);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let dropout = |x: Tensor| at.dropout("dropout", config.dropout, x);
+    let sizes = [config.width, config.intermediate];
+    let mut hidden_states = norm("layernorm_before", x);
+    hidden_states = at.call("attention", "Attention", |at| {
+        attention(at, config, &hidden_states)
+    });
+    hidden_states = dropout(hidden_states);
+    hidden_states = (&hidden_states).add(x);
+    let residual = hidden_states.clone();
+    hidden_states = norm("layernorm_after", &hidden_states);
+    hidden_states = at.call("mlp", "MLP", |at| {
+        mlp(at, sizes, &config.activation, &hidden_states)
+    });
+    hidden_states = dropout(hidden_states);
+    hidden_states = (&hidden_states).add(&residual);
+    hidden_states.and_drop(residual)
 }
 
 /// `ViTModel`.
-fn new_model(tracer: &Tracer, config: &Encoder) -> FnModule {
-    let place = config.family.code.place(config.family.path, "Model");
-    let (embeddings, projection) = new_embeddings(tracer, place.path("embeddings"), config);
-    let layers: Vec<FnModule> = (0..config.layers)
-        .map(|layer| new_layer(tracer, place.path(&format!("layers.{layer}")), config))
-        .collect();
-    let layernorm = LayerNorm::new(tracer, place.path("layernorm"), config.width, config.eps);
-    FnModule::new(place, move |pixel_values| {
-        let expected = projection.dtype();
+fn model(at: &Frame, config: &Encoder, pixel_values: &Tensor) -> Tensor {
+    at.call(config.family.path, "Model", |at| {
+        let place = at.below("embeddings.patch_embeddings");
+        let expected = projection(&place, config).weight.dtype();
         let pixel_values = pixel_values.to_dtype_of(expected);
-        let embedding_output = embeddings.forward(&pixel_values);
-        let hidden_states = layers.forward(&embedding_output);
-        let sequence_output = layernorm.forward(&hidden_states);
+        let embedding_output = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, config, &pixel_values)
+        });
+        let layers = ("layers", config.layers);
+        let hidden_states = at.call_each(layers, "Layer", &embedding_output, |at, x| {
+            layer(at, config, x)
+        });
+        let sequence_output = at.layer_norm("layernorm", config.width, config.eps, &hidden_states);
         sequence_output.and_drop((pixel_values, embedding_output, hidden_states))
     })
 }

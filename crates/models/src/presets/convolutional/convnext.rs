@@ -2,6 +2,7 @@
 
 use crate::presets::layers::{flatten, gelu, permute};
 use crate::presets::prelude::*;
+use crate::tracing::LayerNorm;
 
 /// torchvision's `ConvNeXts`.
 #[rustfmt::skip] // A row a line.
@@ -15,101 +16,86 @@ pub(in crate::presets) const PRESETS: &[Entry] = &[
 const EPS: f64 = 1e-6;
 
 /// One with this many channels in its first stage and blocks in its third.
-fn build(
-    sizes: &Sizes,
-    width: u64,
-    third: u32,
-    stochastic_depth: f64,
-) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.convnext.ConvNeXt", |tracer| {
-        let mut features = Sequential::new("features".into());
-        let class = "torchvision.ops.misc.Conv2dNormActivation";
-        let mut stem = Sequential::of_class(features.next(), class);
-        let channels = [sizes.channels, width];
-        let conv = Conv::new(tracer, stem.next(), channels, &[4, 4], 1, true);
-        stem.push(conv.stride(4));
-        stem.push(new_layer_norm2d(tracer, stem.next(), width));
-        features.push(stem);
-        let blocks = [3, 3, third, 3];
-        let total: u32 = blocks.iter().sum();
-        let mut made = 0;
+fn build(sizes: &Sizes, width: u64, third: u32, depth: f64) -> Result<Graph, GraphError> {
+    classifier(sizes, "torchvision.models.convnext.ConvNeXt", |at, x| {
         let mut dim = width;
-        for (index, layers) in blocks.into_iter().enumerate() {
-            let mut stage = Sequential::new(features.next());
-            for _ in 0..layers {
-                let p = stochastic_depth * f64::from(made) / (f64::from(total) - 1.0);
-                stage.push(new_cn_block(tracer, stage.next(), dim, p));
-                made += 1;
+        let mut x = sequential(at, "features", x, |features| {
+            let class = "torchvision.ops.misc.Conv2dNormActivation";
+            features.then(|at, name, x| {
+                sequential_of(at, (name, class), x, |stem| {
+                    let channels = [sizes.channels, width];
+                    stem.then(|at, name, x| patches(at, name, channels, 4, x));
+                    stem.then(|at, name, x| layer_norm2d(at, name, width, x));
+                })
+            });
+            let blocks = [3, 3, third, 3];
+            let total: u32 = blocks.iter().sum();
+            let mut made = 0;
+            for (index, layers) in blocks.into_iter().enumerate() {
+                features.then(|at, name, x| {
+                    sequential(at, name, x, |stage| {
+                        for _ in 0..layers {
+                            let p = depth * f64::from(made) / (f64::from(total) - 1.0);
+                            stage.then(|at, name, x| cn_block(at, name, dim, p, x));
+                            made += 1;
+                        }
+                    })
+                });
+                if index + 1 < blocks.len() {
+                    features.then(|at, name, x| {
+                        sequential(at, name, x, |down| {
+                            down.then(|at, name, x| layer_norm2d(at, name, dim, x));
+                            down.then(|at, name, x| patches(at, name, [dim, 2 * dim], 2, x));
+                        })
+                    });
+                    dim *= 2;
+                }
             }
-            features.push(stage);
-            if index + 1 < blocks.len() {
-                let mut down = Sequential::new(features.next());
-                down.push(new_layer_norm2d(tracer, down.next(), dim));
-                let channels = [dim, 2 * dim];
-                let conv = Conv::new(tracer, down.next(), channels, &[2, 2], 1, true);
-                down.push(conv.stride(2));
-                features.push(down);
-                dim *= 2;
-            }
-        }
-        let mut classifier = Sequential::new("classifier".into());
-        classifier.push(new_layer_norm2d(tracer, classifier.next(), dim));
-        classifier.push(flatten(classifier.next()));
-        let linear = Linear::new(tracer, classifier.next(), [dim, sizes.classes], true);
-        classifier.push(linear);
-        let avgpool = adaptive_pool("avgpool".into(), 1);
-        move |x: &Tensor| {
-            let mut x = features.forward(x);
-            x = avgpool.forward(&x);
-            classifier.forward(&x)
-        }
+        });
+        x = adaptive_pool(at, "avgpool", 1, &x);
+        sequential(at, "classifier", &x, |classifier| {
+            classifier.then(|at, name, x| layer_norm2d(at, name, dim, x));
+            classifier.then(flatten);
+            classifier.linear([dim, sizes.classes]);
+        })
     })
 }
 
+/// A convolution of squares side by side.
+fn patches(at: &Frame, name: &str, channels: [u64; 2], side: u64, x: &Tensor) -> Tensor {
+    let conv = at.conv(name, channels, &[side; 2], true);
+    conv.stride(side).forward(x)
+}
+
 /// `LayerNorm2d`.
-fn new_layer_norm2d(tracer: &Tracer, path: String, width: u64) -> FnModule {
-    let weight = tracer.parameter(&format!("{path}.weight"), &[width]);
-    let bias = tracer.parameter(&format!("{path}.bias"), &[width]);
-    FnModule::new(
-        ModulePath::new(path, "torchvision.models.convnext.LayerNorm2d"),
-        move |x| {
-            let tracer = x.tracer();
-            let mut x = x.permute(&[0, 2, 3, 1]);
-            x = tracer.call(
-                "aten.layer_norm.default",
-                &[
-                    ("input", Argument::Tensor(&x)),
-                    (
-                        "normalized_shape",
-                        Argument::Ints(vec![width.cast_signed()]),
-                    ),
-                    ("weight", Argument::Tensor(&weight)),
-                    ("bias", Argument::Tensor(&bias)),
-                    ("eps", Argument::Float(EPS)),
-                ],
-            );
-            (&x).permute(&[0, 3, 1, 2])
-        },
+fn layer_norm2d(at: &Frame, name: &str, width: u64, x: &Tensor) -> Tensor {
+    let norm = LayerNorm::new(at.tracer(), at.path(name), width, EPS);
+    let norm = norm.class("torchvision.models.convnext.LayerNorm2d");
+    norm.around(
+        x,
+        |x| x.permute(&[0, 2, 3, 1]),
+        |x| x.permute(&[0, 3, 1, 2]),
     )
 }
 
 /// `CNBlock`.
-fn new_cn_block(tracer: &Tracer, path: String, dim: u64, p: f64) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.convnext.CNBlock");
-    let layer_scale = tracer.parameter(&place.path("layer_scale"), &[dim, 1, 1]);
-    let mut block = Sequential::new(place.path("block"));
-    let conv = Conv::new(tracer, block.next(), [dim, dim], &[7, 7], dim, true);
-    block.push(conv.padding(3));
-    block.push(permute(block.next(), [0, 2, 3, 1]));
-    block.push(LayerNorm::new(tracer, block.next(), dim, EPS));
-    block.push(Linear::new(tracer, block.next(), [dim, 4 * dim], true));
-    block.push(gelu(block.next()));
-    block.push(Linear::new(tracer, block.next(), [4 * dim, dim], true));
-    block.push(permute(block.next(), [0, 3, 1, 2]));
-    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
-    FnModule::new(place, move |input| {
-        let mut result = (&layer_scale).mul(block.forward(input));
-        result = stochastic_depth.forward(&result);
+fn cn_block(at: &Frame, name: &str, dim: u64, p: f64, input: &Tensor) -> Tensor {
+    at.call(name, "CNBlock", |at| {
+        let layer_scale = at.parameter("layer_scale", &[dim, 1, 1]);
+        let block = sequential(at, "block", input, |block| {
+            block.then(|at, name, x| {
+                let conv = Conv::new(at.tracer(), at.path(name), [dim, dim], &[7, 7], dim, true);
+                conv.padding(3).forward(x)
+            });
+            block.then(|at, name, x| permute(at, name, [0, 2, 3, 1], x));
+            block.then(|at, name, x| at.layer_norm(name, dim, EPS, x));
+            block.linear([dim, 4 * dim]);
+            block.then(gelu);
+            block.linear([4 * dim, dim]);
+            block.then(|at, name, x| permute(at, name, [0, 3, 1, 2], x));
+        });
+        let mut result = (&layer_scale).mul(block);
+        result = stochastic_depth(at, "stochastic_depth", p, &result);
         result.add_in_place(input);
         result
     })

@@ -21,112 +21,89 @@ fn build(
     blocks: [u64; 4],
     init_features: u64,
 ) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.densenet.DenseNet", |tracer| {
-        let mut features = Sequential::new("features".into());
-        let first = [sizes.channels, init_features];
-        let conv0 = Conv::new(tracer, features.at("conv0"), first, &[7, 7], 1, false);
-        features.push(conv0.stride(2).padding(3));
-        features.push(batch_norm(tracer, features.at("norm0"), init_features));
-        features.push(relu(features.at("relu0")));
-        features.push(max_pool(features.at("pool0"), Pooling::new(3, 2, 1)));
+    classifier(sizes, "torchvision.models.densenet.DenseNet", |at, x| {
         let mut width = init_features;
-        for (number, layers) in (1..).zip(blocks) {
-            let path = features.at(&format!("denseblock{number}"));
-            features.push(new_dense_block(tracer, path, layers, width, growth_rate));
-            width += layers * growth_rate;
-            if number < blocks.len() {
-                let path = features.at(&format!("transition{number}"));
-                features.push(transition(tracer, path, width));
-                width /= 2;
+        let features = sequential(at, "features", x, |features| {
+            features.named("conv0", |at, name, x| {
+                let conv0 = at.conv(name, [sizes.channels, width], &[7, 7], false);
+                conv0.stride(2).padding(3).forward(x)
+            });
+            features.named("norm0", |at, name, x| batch_norm(at, name, width, x));
+            features.named("relu0", relu);
+            let pooling = Pooling::new(3, 2, 1);
+            features.named("pool0", |at, name, x| max_pool(at, name, pooling, x));
+            for (number, layers) in (1..).zip(blocks) {
+                features.named(&format!("denseblock{number}"), |at, name, x| {
+                    at.call(name, "_DenseBlock", |at| {
+                        dense_block(at, layers, [width, growth_rate], x)
+                    })
+                });
+                width += layers * growth_rate;
+                if number < blocks.len() {
+                    let name = format!("transition{number}");
+                    features.named(&name, |at, name, x| transition(at, name, width, x));
+                    width /= 2;
+                }
             }
-        }
-        features.push(batch_norm(tracer, features.at("norm5"), width));
-        let classifier = Linear::new(tracer, "classifier", [width, sizes.classes], true);
-        move |x: &Tensor| {
-            let features = features.forward(x);
-            let mut out = relu_in_place(&features);
-            out = adaptive_average(&out, 1);
-            out = flat(&out);
-            out = classifier.forward(&out);
-            out.and_drop(features)
-        }
+            features.named("norm5", |at, name, x| batch_norm(at, name, width, x));
+        });
+        let mut out = relu_in_place(&features);
+        out = adaptive_average(&out, 1);
+        out = flat(&out);
+        out = at.linear("classifier", [width, sizes.classes], true, out);
+        out.and_drop(features)
     })
 }
 
 /// `_Transition`.
-fn transition(tracer: &Tracer, path: String, width: u64) -> Sequential {
-    let mut layers = Sequential::of_class(path, "torchvision.models.densenet._Transition");
-    layers.push(batch_norm(tracer, layers.at("norm"), width));
-    layers.push(relu(layers.at("relu")));
-    let channels = [width, width / 2];
-    let conv = Conv::new(tracer, layers.at("conv"), channels, &[1, 1], 1, false);
-    layers.push(conv);
-    layers.push(average_pool(layers.at("pool"), Pooling::new(2, 2, 0)));
-    layers
-}
-
-/// `_DenseBlock`.
-fn new_dense_block(
-    tracer: &Tracer,
-    path: String,
-    layers: u64,
-    width: u64,
-    growth_rate: u64,
-) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.densenet._DenseBlock");
-    let layer = |index: u64| {
-        let path = place.path(&format!("denselayer{}", index + 1));
-        new_dense_layer(tracer, path, width + index * growth_rate, growth_rate)
-    };
-    let layers: Vec<_> = (0..layers).map(layer).collect();
-    FnModule::new(place, move |init_features| {
-        let tracer = init_features.tracer();
-        let mut features = vec![init_features.clone()];
-        let mut last = None;
-        for layer in &layers {
-            let new_features = layer(&tracer, &features);
-            features.push(new_features.clone());
-            last = Some(new_features);
-        }
-        let all: Vec<&Tensor> = features.iter().collect();
-        let made = tracer.cat_of(&all, 1);
-        features.into_iter().rev().for_each(drop);
-        made.and_drop(last)
+fn transition(at: &Frame, name: &str, width: u64, x: &Tensor) -> Tensor {
+    let class = "torchvision.models.densenet._Transition";
+    sequential_of(at, (name, class), x, |layers| {
+        layers.named("norm", |at, name, x| batch_norm(at, name, width, x));
+        layers.named("relu", relu);
+        layers.named("conv", |at, name, x| {
+            at.conv(name, [width, width / 2], &[1, 1], false).forward(x)
+        });
+        let pooling = Pooling::new(2, 2, 0);
+        layers.named("pool", |at, name, x| average_pool(at, name, pooling, x));
     })
 }
 
+/// `_DenseBlock`.
+fn dense_block(at: &Frame, layers: u64, [width, growth_rate]: [u64; 2], x: &Tensor) -> Tensor {
+    let tracer = at.tracer();
+    let mut features = vec![x.clone()];
+    let mut last = None;
+    for index in 0..layers {
+        let new_features = at.call(&format!("denselayer{}", index + 1), "_DenseLayer", |at| {
+            dense_layer(at, [width + index * growth_rate, growth_rate], &features)
+        });
+        features.push(new_features.clone());
+        last = Some(new_features);
+    }
+    let all: Vec<&Tensor> = features.iter().collect();
+    let made = tracer.cat_of(&all, 1);
+    features.into_iter().rev().for_each(drop);
+    made.and_drop(last)
+}
+
 /// `_DenseLayer`.
-fn new_dense_layer(
-    tracer: &Tracer,
-    path: String,
-    width: u64,
-    growth_rate: u64,
-) -> impl Fn(&Tracer, &[Tensor]) -> Tensor + use<> {
-    let place = ModulePath::new(path, "torchvision.models.densenet._DenseLayer");
+fn dense_layer(at: &Frame, [width, growth_rate]: [u64; 2], prev_features: &[Tensor]) -> Tensor {
     let narrow = BOTTLENECK * growth_rate;
-    let conv = |name, channels, kernel| {
-        Conv::new(tracer, place.path(name), channels, &[kernel; 2], 1, false)
-    };
-    let norm1 = batch_norm(tracer, place.path("norm1"), width);
-    let relu1 = relu(place.path("relu1"));
-    let conv1 = conv("conv1", [width, narrow], 1);
-    let norm2 = batch_norm(tracer, place.path("norm2"), narrow);
-    let relu2 = relu(place.path("relu2"));
-    let conv2 = conv("conv2", [narrow, growth_rate], 3).padding(1);
+    let conv = |name, channels, kernel| at.conv(name, channels, &[kernel; 2], false);
     // `bn_function`
-    let bottleneck = move |tracer: &Tracer, inputs: &[Tensor]| {
-        let inputs: Vec<&Tensor> = inputs.iter().collect();
-        let concated_features = tracer.cat_of(&inputs, 1);
-        let normal = norm1.forward(&concated_features);
-        let bottleneck_output = conv1.forward(relu1.on(normal));
+    let bottleneck_output = {
+        let inputs: Vec<&Tensor> = prev_features.iter().collect();
+        let concated_features = at.tracer().cat_of(&inputs, 1);
+        let mut normal = batch_norm(at, "norm1", width, &concated_features);
+        normal = relu(at, "relu1", &normal);
+        let bottleneck_output = conv("conv1", [width, narrow], 1).forward(normal);
         bottleneck_output.and_drop(concated_features)
     };
-    move |tracer: &Tracer, prev_features: &[Tensor]| {
-        tracer.in_module(&place, || {
-            let bottleneck_output = bottleneck(tracer, prev_features);
-            let normal = norm2.forward(&bottleneck_output);
-            let new_features = conv2.forward(relu2.on(normal));
-            new_features.and_drop(bottleneck_output)
-        })
-    }
+    let mut normal = batch_norm(at, "norm2", narrow, &bottleneck_output);
+    normal = relu(at, "relu2", &normal);
+    let new_features = conv("conv2", [narrow, growth_rate], 3)
+        .padding(1)
+        .forward(normal);
+    new_features.and_drop(bottleneck_output)
 }

@@ -141,110 +141,89 @@ fn build(
     dropout: f64,
     norm: Norm,
 ) -> Result<Graph, GraphError> {
-    classifier(
-        sizes,
-        "torchvision.models.efficientnet.EfficientNet",
-        |tracer| {
-            let mut features = Sequential::new("features".into());
+    let class = "torchvision.models.efficientnet.EfficientNet";
+    classifier(sizes, class, |at, x| {
+        let features = sequential(at, "features", x, |features| {
             let conv = |input, output| ConvNorm::new(input, output).norm(norm).activation(silu);
             let stem = conv(sizes.channels, stages[0].input).stride(2);
-            features.push(stem.make(tracer, features.next()));
+            features.then(|at, name, x| stem.call(at, name, x));
             let total: u32 = stages.iter().map(|stage| stage.layers).sum();
             let mut made = 0;
             for stage in stages {
-                let mut layers = Sequential::new(features.next());
-                for layer in 0..stage.layers {
-                    let block = Stage {
-                        input: if layer == 0 {
-                            stage.input
-                        } else {
-                            stage.output
-                        },
-                        stride: if layer == 0 { stage.stride } else { 1 },
-                        ..*stage
-                    };
-                    let p = STOCHASTIC_DEPTH * f64::from(made) / f64::from(total);
-                    layers.push(new_mb_conv(tracer, layers.next(), &block, p, norm));
-                    made += 1;
-                }
-                features.push(layers);
+                features.then(|at, name, x| {
+                    sequential(at, name, x, |layers| {
+                        let mut block = *stage;
+                        for _ in 0..stage.layers {
+                            let p = STOCHASTIC_DEPTH * f64::from(made) / f64::from(total);
+                            layers.then(|at, name, x| mb_conv(at, name, &block, (p, norm), x));
+                            made += 1;
+                            (block.input, block.stride) = (stage.output, 1);
+                        }
+                    })
+                });
             }
-            let input = stages[stages.len() - 1].output;
-            let last = conv(input, last_channel).kernel(1);
-            features.push(last.make(tracer, features.next()));
-            let mut classifier = Sequential::new("classifier".into());
-            classifier.push(dropout_in_place(classifier.next(), dropout));
-            let linear = Linear::new(
-                tracer,
-                classifier.next(),
-                [last_channel, sizes.classes],
-                true,
-            );
-            classifier.push(linear);
-            pooled(features, 1, classifier)
-        },
-    )
+            let last = conv(stages[stages.len() - 1].output, last_channel).kernel(1);
+            features.then(|at, name, x| last.call(at, name, x));
+        });
+        pooled(at, features, 1, |x| {
+            sequential(at, "classifier", x, |classifier| {
+                classifier.then(|at, name, x| dropout_in_place(at, name, dropout, x));
+                classifier.linear([last_channel, sizes.classes]);
+            })
+        })
+    })
 }
 
 /// `MBConv` and `FusedMBConv`.
-fn new_mb_conv(tracer: &Tracer, path: String, stage: &Stage, p: f64, norm: Norm) -> FnModule {
+fn mb_conv(
+    at: &Frame,
+    name: &str,
+    stage: &Stage,
+    (p, norm): (f64, Norm),
+    input: &Tensor,
+) -> Tensor {
     let class = if stage.is_fused {
-        "torchvision.models.efficientnet.FusedMBConv"
+        "FusedMBConv"
     } else {
-        "torchvision.models.efficientnet.MBConv"
+        "MBConv"
     };
-    let place = ModulePath::new(path, class);
-    let block = Sequential::new(place.path("block"));
-    let use_res_connect = stage.stride == 1 && stage.input == stage.output;
-    let block = if stage.is_fused {
-        fused_block(tracer, block, stage, norm)
-    } else {
-        separate_block(tracer, block, stage, norm)
-    };
-    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
-    FnModule::new(place, move |input| {
-        let mut result = block.forward(input);
-        if use_res_connect {
-            result = stochastic_depth.forward(&result);
+    at.call(name, class, |at| {
+        let mut result = block(at, stage, norm, input);
+        if stage.stride == 1 && stage.input == stage.output {
+            result = stochastic_depth(at, "stochastic_depth", p, &result);
             result.add_in_place(input);
         }
         result
     })
 }
-fn separate_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: Norm) -> Sequential {
-    let expanded = stage.input * stage.expansion;
-    let conv = |input, output| ConvNorm::new(input, output).norm(norm).activation(silu);
-    if expanded != stage.input {
-        let expand = conv(stage.input, expanded).kernel(1);
-        block.push(expand.make(tracer, block.next()));
-    }
-    let depthwise = conv(expanded, expanded)
-        .kernel(stage.kernel)
-        .stride(stage.stride)
-        .groups(expanded);
-    block.push(depthwise.make(tracer, block.next()));
-    let channels = [expanded, (stage.input / 4).max(1)];
-    let activations: [Activation; 2] = [silu, sigmoid];
-    let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
-    block.push(squeeze);
-    let project = conv(expanded, stage.output).kernel(1).without_activation();
-    block.push(project.make(tracer, block.next()));
-    block
-}
 
-fn fused_block(tracer: &Tracer, mut block: Sequential, stage: &Stage, norm: Norm) -> Sequential {
+fn block(at: &Frame, stage: &Stage, norm: Norm, input: &Tensor) -> Tensor {
     let expanded = stage.input * stage.expansion;
     let conv = |input, output| ConvNorm::new(input, output).norm(norm).activation(silu);
-    let spatial = |output| {
-        let conv = conv(stage.input, output);
+    let spatial = |input, output| {
+        let conv = conv(input, output);
         conv.kernel(stage.kernel).stride(stage.stride)
     };
-    if expanded == stage.input {
-        block.push(spatial(stage.output).make(tracer, block.next()));
-    } else {
-        block.push(spatial(expanded).make(tracer, block.next()));
-        let project = conv(expanded, stage.output).kernel(1).without_activation();
-        block.push(project.make(tracer, block.next()));
-    }
-    block
+    let project = conv(expanded, stage.output).kernel(1).without_activation();
+    sequential(at, "block", input, |block| {
+        let is_expanded = expanded != stage.input;
+        if stage.is_fused {
+            let output = if is_expanded { expanded } else { stage.output };
+            block.then(|at, name, x| spatial(stage.input, output).call(at, name, x));
+            if !is_expanded {
+                return;
+            }
+        } else {
+            if is_expanded {
+                let expand = conv(stage.input, expanded).kernel(1);
+                block.then(|at, name, x| expand.call(at, name, x));
+            }
+            let depthwise = spatial(expanded, expanded).groups(expanded);
+            block.then(|at, name, x| depthwise.call(at, name, x));
+            let channels = [expanded, (stage.input / 4).max(1)];
+            let activations: [Activation; 2] = [silu, sigmoid];
+            block.then(|at, name, x| squeeze_excitation(at, name, channels, activations, x));
+        }
+        block.then(|at, name, x| project.call(at, name, x));
+    })
 }

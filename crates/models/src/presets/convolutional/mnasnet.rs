@@ -28,76 +28,62 @@ const STACKS: [(u64, u64, u64, u64); 6] = [
 
 /// `depths` is what `_get_depths` makes of the width.
 fn build(sizes: &Sizes, depths: [u64; 8]) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.mnasnet.MNASNet", |tracer| {
-        let mut layers = Sequential::new("layers".into());
-        let [first, second, ..] = depths;
-        conv(tracer, &mut layers, [sizes.channels, first], (3, 2, 1));
-        layers.push(relu(layers.next()));
-        conv(tracer, &mut layers, [first, first], (3, 1, first));
-        layers.push(relu(layers.next()));
-        conv(tracer, &mut layers, [first, second], (1, 1, 1));
-        let widths = depths[1..].windows(2);
-        for (width, (kernel, stride, expansion, blocks)) in widths.zip(STACKS) {
-            let mut stack = Sequential::new(layers.next());
-            let mut input = width[0];
-            for block in 0..blocks {
-                let stride = if block == 0 { stride } else { 1 };
-                let settings = (kernel, stride, expansion);
-                let residual =
-                    new_inverted_residual(tracer, stack.next(), [input, width[1]], settings);
-                stack.push(residual);
-                input = width[1];
+    classifier(sizes, "torchvision.models.mnasnet.MNASNet", |at, x| {
+        let mut x = sequential(at, "layers", x, |layers| {
+            let [first, second, ..] = depths;
+            layers.conv_norm([sizes.channels, first], (3, 2, 1), NORM);
+            layers.then(relu);
+            layers.conv_norm([first, first], (3, 1, first), NORM);
+            layers.then(relu);
+            layers.conv_norm([first, second], (1, 1, 1), NORM);
+            let widths = depths[1..].windows(2);
+            for (width, (kernel, stride, expansion, blocks)) in widths.zip(STACKS) {
+                layers.then(|at, name, x| {
+                    sequential(at, name, x, |stack| {
+                        let mut input = width[0];
+                        for block in 0..blocks {
+                            let stride = if block == 0 { stride } else { 1 };
+                            let settings = (kernel, stride, expansion);
+                            stack.then(|at, name, x| {
+                                inverted_residual(at, name, [input, width[1]], settings, x)
+                            });
+                            input = width[1];
+                        }
+                    })
+                });
             }
-            layers.push(stack);
-        }
-        conv(tracer, &mut layers, [depths[7], 1280], (1, 1, 1));
-        layers.push(relu(layers.next()));
-        let mut classifier = Sequential::new("classifier".into());
-        classifier.push(dropout_in_place(classifier.next(), 0.2));
-        let linear = Linear::new(tracer, classifier.next(), [1280, sizes.classes], true);
-        classifier.push(linear);
-        move |x: &Tensor| {
-            let mut x = layers.forward(x);
-            x = (&x).mean(&[2, 3], false);
-            classifier.forward(&x)
-        }
+            layers.conv_norm([depths[7], 1280], (1, 1, 1), NORM);
+            layers.then(relu);
+        });
+        x = (&x).mean(&[2, 3], false);
+        sequential(at, "classifier", &x, |classifier| {
+            classifier.then(|at, name, x| dropout_in_place(at, name, 0.2, x));
+            classifier.linear([1280, sizes.classes]);
+        })
     })
 }
 
-/// A convolution of this kernel, stride and groups, and a normalization.
-fn conv(
-    tracer: &Tracer,
-    layers: &mut Sequential,
-    channels: [u64; 2],
-    (kernel, stride, groups): (u64, u64, u64),
-) {
-    let conv = Conv::new(tracer, layers.next(), channels, &[kernel; 2], groups, false);
-    layers.push(conv.stride(stride).padding(kernel / 2));
-    layers.push(NORM.make(tracer, layers.next(), channels[1]));
-}
-
 /// `_InvertedResidual`.
-fn new_inverted_residual(
-    tracer: &Tracer,
-    path: String,
+fn inverted_residual(
+    at: &Frame,
+    name: &str,
     [input, output]: [u64; 2],
     (kernel, stride, expansion): (u64, u64, u64),
-) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.mnasnet._InvertedResidual");
-    let wide = input * expansion;
-    let mut layers = Sequential::new(place.path("layers"));
-    conv(tracer, &mut layers, [input, wide], (1, 1, 1));
-    layers.push(relu(layers.next()));
-    conv(tracer, &mut layers, [wide, wide], (kernel, stride, wide));
-    layers.push(relu(layers.next()));
-    conv(tracer, &mut layers, [wide, output], (1, 1, 1));
-    let apply_residual = input == output && stride == 1;
-    FnModule::new(place, move |input| {
-        let layers = layers.forward(input);
-        if apply_residual {
-            layers.add(input)
+    x: &Tensor,
+) -> Tensor {
+    at.call(name, "_InvertedResidual", |at| {
+        let wide = input * expansion;
+        let made = sequential(at, "layers", x, |layers| {
+            layers.conv_norm([input, wide], (1, 1, 1), NORM);
+            layers.then(relu);
+            layers.conv_norm([wide, wide], (kernel, stride, wide), NORM);
+            layers.then(relu);
+            layers.conv_norm([wide, output], (1, 1, 1), NORM);
+        });
+        if input == output && stride == 1 {
+            made.add(x)
         } else {
-            layers
+            made
         }
     })
 }

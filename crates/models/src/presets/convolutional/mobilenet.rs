@@ -1,6 +1,6 @@
 //! `torchvision/models/mobilenetv2.py` and `mobilenetv3.py`
 
-use crate::presets::layers::{hardsigmoid, hardswish, new_relu, relu6};
+use crate::presets::layers::{Sequence, hardsigmoid, hardswish, new_relu, relu6};
 use crate::presets::prelude::*;
 
 /// torchvision's `MobileNets`.
@@ -23,67 +23,55 @@ const STAGES: [(u64, u64, u64, u64); 7] = [
 ];
 
 fn second(sizes: &Sizes) -> Result<Graph, GraphError> {
-    classifier(
-        sizes,
-        "torchvision.models.mobilenetv2.MobileNetV2",
-        |tracer| {
-            let mut features = Sequential::new("features".into());
-            let stem = ConvNorm::new(sizes.channels, 32)
-                .stride(2)
-                .activation(relu6);
-            features.push(stem.make(tracer, features.next()));
+    let class = "torchvision.models.mobilenetv2.MobileNetV2";
+    classifier(sizes, class, |at, x| {
+        let mut x = sequential(at, "features", x, |features| {
+            let stem = ConvNorm::new(sizes.channels, 32).stride(2);
+            features.then(|at, name, x| stem.activation(relu6).call(at, name, x));
             let mut input = 32;
             for (expansion, output, blocks, stride) in STAGES {
                 for block in 0..blocks {
-                    let stride = if block == 0 { stride } else { 1 };
-                    let block =
-                        new_inverted2(tracer, features.next(), [input, output], stride, expansion);
-                    features.push(block);
+                    let settings = (if block == 0 { stride } else { 1 }, expansion);
+                    features.then(|at, name, x| inverted2(at, name, [input, output], settings, x));
                     input = output;
                 }
             }
             let last = ConvNorm::new(input, 1280).kernel(1).activation(relu6);
-            features.push(last.make(tracer, features.next()));
-            let mut classifier = Sequential::new("classifier".into());
-            classifier.push(Dropout::new(classifier.next(), 0.2));
-            let linear = Linear::new(tracer, classifier.next(), [1280, sizes.classes], true);
-            classifier.push(linear);
-            move |x: &Tensor| {
-                let mut x = features.forward(x);
-                x = adaptive_average(&x, 1);
-                x = flat(&x);
-                classifier.forward(&x)
-            }
-        },
-    )
+            features.then(|at, name, x| last.call(at, name, x));
+        });
+        x = adaptive_average(&x, 1);
+        x = flat(&x);
+        sequential(at, "classifier", &x, |classifier| {
+            classifier.dropout(0.2);
+            classifier.linear([1280, sizes.classes]);
+        })
+    })
 }
 
 /// `InvertedResidual` of `mobilenetv2.py`.
-fn new_inverted2(
-    tracer: &Tracer,
-    path: String,
+fn inverted2(
+    at: &Frame,
+    name: &str,
     [input, output]: [u64; 2],
-    stride: u64,
-    expansion: u64,
-) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.mobilenetv2.InvertedResidual");
-    let hidden = input * expansion;
-    let mut conv = Sequential::new(place.path("conv"));
-    if expansion != 1 {
-        let expand = ConvNorm::new(input, hidden).kernel(1).activation(relu6);
-        conv.push(expand.make(tracer, conv.next()));
-    }
-    let depthwise = ConvNorm::new(hidden, hidden).stride(stride).groups(hidden);
-    conv.push(depthwise.activation(relu6).make(tracer, conv.next()));
-    let project = Conv::new(tracer, conv.next(), [hidden, output], &[1, 1], 1, false);
-    conv.push(project);
-    conv.push(batch_norm(tracer, conv.next(), output));
-    let use_res_connect = stride == 1 && input == output;
-    FnModule::new(place, move |x| {
-        if use_res_connect {
-            x.add(conv.forward(x))
+    (stride, expansion): (u64, u64),
+    x: &Tensor,
+) -> Tensor {
+    at.call(name, "InvertedResidual", |at| {
+        let hidden = input * expansion;
+        let made = sequential(at, "conv", x, |conv| {
+            if expansion != 1 {
+                let expand = ConvNorm::new(input, hidden).kernel(1).activation(relu6);
+                conv.then(|at, name, x| expand.call(at, name, x));
+            }
+            let depthwise = ConvNorm::new(hidden, hidden).stride(stride).groups(hidden);
+            conv.then(|at, name, x| depthwise.activation(relu6).call(at, name, x));
+            conv.then(|at, name, x| at.conv(name, [hidden, output], &[1, 1], false).forward(x));
+            conv.then(|at, name, x| batch_norm(at, name, output, x));
+        });
+        if stride == 1 && input == output {
+            x.add(made)
         } else {
-            conv.forward(x)
+            made
         }
     })
 }
@@ -168,54 +156,48 @@ fn make_divisible(v: u64) -> u64 {
     }
 }
 
-/// What `MobileNetV3` calls its features, in order, below a module.
+/// What `MobileNetV3` makes of its features, in order.
 pub(in crate::presets) fn features(
-    tracer: &Tracer,
-    below: &ModulePath,
+    features: &mut Sequence<'_>,
     channels: u64,
     blocks: &[Block],
-) -> Vec<AnyModule> {
+    mut made: impl FnMut(&Tensor),
+) {
     let first = blocks.first().map_or(0, |block| block.input);
     let mobile = |conv: ConvNorm| conv.norm(Norm::MOBILE).activation(hardswish);
     let stem = mobile(ConvNorm::new(channels, first).stride(2));
-    let mut features: Vec<AnyModule> = vec![Box::new(stem.make(tracer, below.path("0")))];
+    features.then(|at, name, x| stem.call(at, name, x));
+    made(features.made());
     for block in blocks {
-        let path = below.path(&features.len().to_string());
-        features.push(Box::new(new_inverted3(tracer, path, block)));
+        features.then(|at, name, x| inverted3(at, name, block, x));
+        made(features.made());
     }
     let input = blocks.last().map_or(0, |block| block.output);
     let last = mobile(ConvNorm::new(input, 6 * input).kernel(1));
-    let path = below.path(&features.len().to_string());
-    features.push(Box::new(last.make(tracer, path)));
-    features
+    features.then(|at, name, x| last.call(at, name, x));
+    made(features.made());
 }
 
 fn third(sizes: &Sizes, blocks: &[Block], last_channel: u64) -> Result<Graph, GraphError> {
-    classifier(
-        sizes,
-        "torchvision.models.mobilenetv3.MobileNetV3",
-        |tracer| {
-            let mut layers = Sequential::new("features".into());
-            let below = ModulePath::new("features", "");
-            for feature in features(tracer, &below, sizes.channels, blocks) {
-                layers.push(feature);
-            }
-            let output = 6 * blocks.last().map_or(0, |block| block.output);
-            let mut classifier = Sequential::new("classifier".into());
-            let linear = Linear::new(tracer, classifier.next(), [output, last_channel], true);
-            classifier.push(linear);
-            classifier.push(hardswish(classifier.next()));
-            classifier.push(dropout_in_place(classifier.next(), 0.2));
-            let head = [last_channel, sizes.classes];
-            classifier.push(Linear::new(tracer, classifier.next(), head, true));
-            pooled(layers, 1, classifier)
-        },
-    )
+    let class = "torchvision.models.mobilenetv3.MobileNetV3";
+    classifier(sizes, class, |at, x| {
+        let made = sequential(at, "features", x, |layers| {
+            features(layers, sizes.channels, blocks, |_| {});
+        });
+        let output = 6 * blocks.last().map_or(0, |block| block.output);
+        pooled(at, made, 1, |x| {
+            sequential(at, "classifier", x, |classifier| {
+                classifier.linear([output, last_channel]);
+                classifier.then(hardswish);
+                classifier.then(|at, name, x| dropout_in_place(at, name, 0.2, x));
+                classifier.linear([last_channel, sizes.classes]);
+            })
+        })
+    })
 }
 
 /// `InvertedResidual` of `mobilenetv3.py`.
-fn new_inverted3(tracer: &Tracer, path: String, config: &Block) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.mobilenetv3.InvertedResidual");
+fn inverted3(at: &Frame, name: &str, config: &Block, x: &Tensor) -> Tensor {
     let Block {
         input,
         kernel,
@@ -224,36 +206,34 @@ fn new_inverted3(tracer: &Tracer, path: String, config: &Block) -> FnModule {
         activation,
         ..
     } = *config;
-    let mut block = Sequential::new(place.path("block"));
-    if expanded != input {
-        let expand = ConvNorm::new(input, expanded).kernel(1).norm(Norm::MOBILE);
-        block.push(expand.activation(activation).make(tracer, block.next()));
-    }
-    let stride = if config.dilation > 1 {
-        1
-    } else {
-        config.stride
-    };
-    let depthwise = ConvNorm::new(expanded, expanded)
-        .kernel(kernel)
-        .stride(stride)
-        .dilation(config.dilation)
-        .groups(expanded)
-        .norm(Norm::MOBILE);
-    block.push(depthwise.activation(activation).make(tracer, block.next()));
-    if config.use_se {
-        let channels = [expanded, make_divisible(expanded / 4)];
-        let activations: [Activation; 2] = [new_relu, hardsigmoid];
-        let squeeze = squeeze_excitation(tracer, block.next(), channels, activations);
-        block.push(squeeze);
-    }
-    let project = ConvNorm::new(expanded, output).kernel(1).norm(Norm::MOBILE);
-    block.push(project.without_activation().make(tracer, block.next()));
-    let use_res_connect = config.stride == 1 && input == output;
-    FnModule::new(place, move |input| {
-        let result = block.forward(input);
-        if use_res_connect {
-            result.add_in_place(input);
+    let class = "torchvision.models.mobilenetv3.InvertedResidual";
+    at.call_of(name, class, |at| {
+        let result = sequential(at, "block", x, |block| {
+            if expanded != input {
+                let expand = ConvNorm::new(input, expanded).kernel(1).norm(Norm::MOBILE);
+                block.then(|at, name, x| expand.activation(activation).call(at, name, x));
+            }
+            let depthwise = ConvNorm::new(expanded, expanded)
+                .kernel(kernel)
+                .stride(if config.dilation > 1 {
+                    1
+                } else {
+                    config.stride
+                })
+                .dilation(config.dilation)
+                .groups(expanded)
+                .norm(Norm::MOBILE);
+            block.then(|at, name, x| depthwise.activation(activation).call(at, name, x));
+            if config.use_se {
+                let channels = [expanded, make_divisible(expanded / 4)];
+                let activations: [Activation; 2] = [new_relu, hardsigmoid];
+                block.then(|at, name, x| squeeze_excitation(at, name, channels, activations, x));
+            }
+            let project = ConvNorm::new(expanded, output).kernel(1).norm(Norm::MOBILE);
+            block.then(|at, name, x| project.without_activation().call(at, name, x));
+        });
+        if config.stride == 1 && input == output {
+            result.add_in_place(x);
         }
         result
     })

@@ -51,34 +51,36 @@ const fn y(depths: [u64; 4], widths: [u64; 4], group: u64) -> Shape {
 }
 
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.regnet.RegNet", |tracer| {
-        let stem_width = 32;
-        let stem = ConvNorm::new(sizes.channels, stem_width).stride(2);
-        let stem = stem
-            .make(tracer, "stem".into())
-            .class("torchvision.models.regnet.SimpleStemIN");
-        let mut trunk_output = Sequential::new("trunk_output".into());
-        let mut width = stem_width;
-        for index in 0..4 {
-            let number = index + 1;
-            let path = trunk_output.at(&format!("block{number}"));
-            let mut stage = Sequential::of_class(path, "torchvision.models.regnet.AnyStage");
-            for block in 0..shape.depths[index] {
-                let path = stage.at(&format!("block{number}-{block}"));
-                let block = Bottleneck {
-                    channels: [width, shape.widths[index]],
-                    stride: if block == 0 { 2 } else { 1 },
-                    group: shape.groups[index],
-                    squeezes: shape.squeezes,
-                };
-                stage.push(new_block(tracer, path, &block));
-                width = shape.widths[index];
+    classifier(sizes, "torchvision.models.regnet.RegNet", |at, x| {
+        let mut width = 32;
+        let stem = ConvNorm::new(sizes.channels, width).stride(2);
+        let class = "torchvision.models.regnet.SimpleStemIN";
+        let x = stem.call_as(at, ("stem", class), x);
+        let features = sequential(at, "trunk_output", &x, |trunk| {
+            for index in 0..4 {
+                let number = index + 1;
+                let class = "torchvision.models.regnet.AnyStage";
+                trunk.named(&format!("block{number}"), |at, name, x| {
+                    sequential_of(at, (name, class), x, |stage| {
+                        for block in 0..shape.depths[index] {
+                            let bottleneck = Bottleneck {
+                                channels: [width, shape.widths[index]],
+                                stride: if block == 0 { 2 } else { 1 },
+                                group: shape.groups[index],
+                                squeezes: shape.squeezes,
+                            };
+                            let name = format!("block{number}-{block}");
+                            stage.named(&name, |at, name, x| bottleneck.call(at, name, x));
+                            width = shape.widths[index];
+                        }
+                    })
+                });
             }
-            trunk_output.push(stage);
-        }
-        let features: Vec<AnyModule> = vec![Box::new(stem), Box::new(trunk_output)];
-        let fc = Linear::new(tracer, "fc", [width, sizes.classes], true);
-        pooled(features, 1, fc)
+        });
+        drop(x);
+        pooled(at, features, 1, |x| {
+            at.linear("fc", [width, sizes.classes], true, x)
+        })
     })
 }
 
@@ -90,39 +92,43 @@ struct Bottleneck {
     squeezes: bool,
 }
 
-/// `ResBottleneckBlock`.
-fn new_block(tracer: &Tracer, path: String, block: &Bottleneck) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.regnet.ResBottleneckBlock");
-    let [input, width] = block.channels;
-    let should_proj = input != width || block.stride != 1;
-    let proj = should_proj.then(|| {
-        let conv = ConvNorm::new(input, width).kernel(1).stride(block.stride);
-        conv.without_activation().make(tracer, place.path("proj"))
-    });
-    let class = "torchvision.models.regnet.BottleneckTransform";
-    let mut f = Sequential::of_class(place.path("f"), class);
-    let conv = |input, output| ConvNorm::new(input, output).kernel(1);
-    f.push(conv(input, width).make(tracer, f.at("a")));
-    let spatial = ConvNorm::new(width, width).stride(block.stride);
-    f.push(spatial.groups(width / block.group).make(tracer, f.at("b")));
-    if block.squeezes {
-        let channels = [width, input / 4];
-        let activations: [Activation; 2] = [new_relu, sigmoid];
-        f.push(squeeze_excitation(
-            tracer,
-            f.at("se"),
-            channels,
-            activations,
-        ));
+impl Bottleneck {
+    /// `ResBottleneckBlock`.
+    fn call(&self, at: &Frame, name: &str, x: &Tensor) -> Tensor {
+        at.call(name, "ResBottleneckBlock", |at| {
+            let [input, width] = self.channels;
+            let projected = (input != width || self.stride != 1).then(|| {
+                let conv = ConvNorm::new(input, width).kernel(1).stride(self.stride);
+                conv.without_activation().call(at, "proj", x)
+            });
+            let transformed = self.transformed(at, x);
+            let x = match projected {
+                Some(projected) => projected.add(transformed),
+                None => x.add(transformed),
+            };
+            relu(at, "activation", &x)
+        })
     }
-    let last = conv(width, width).without_activation();
-    f.push(last.make(tracer, f.at("c")));
-    let activation = relu(place.path("activation"));
-    FnModule::new(place, move |x| {
-        let x = match &proj {
-            Some(proj) => proj.forward(x).add(f.forward(x)),
-            None => x.add(f.forward(x)),
-        };
-        activation.forward(&x)
-    })
+
+    /// `BottleneckTransform`.
+    fn transformed(&self, at: &Frame, x: &Tensor) -> Tensor {
+        let [input, width] = self.channels;
+        let conv = |input, output| ConvNorm::new(input, output).kernel(1);
+        let class = "torchvision.models.regnet.BottleneckTransform";
+        sequential_of(at, ("f", class), x, |f| {
+            f.named("a", |at, name, x| conv(input, width).call(at, name, x));
+            let spatial = ConvNorm::new(width, width).stride(self.stride);
+            let spatial = spatial.groups(width / self.group);
+            f.named("b", |at, name, x| spatial.call(at, name, x));
+            if self.squeezes {
+                let activations: [Activation; 2] = [new_relu, sigmoid];
+                let channels = [width, input / 4];
+                f.named("se", |at, name, x| {
+                    squeeze_excitation(at, name, channels, activations, x)
+                });
+            }
+            let last = conv(width, width).without_activation();
+            f.named("c", |at, name, x| last.call(at, name, x));
+        })
+    }
 }

@@ -85,67 +85,56 @@ impl Shape {
 }
 
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.resnet.ResNet", |tracer| {
+    classifier(sizes, "torchvision.models.resnet.ResNet", |at, x| {
         let wide = 512 * shape.kind.expansion();
-        let body = body(tracer, &ModulePath::new("", ""), sizes.channels, shape);
-        let fc = Linear::new(tracer, "fc", [wide, sizes.classes], true);
-        pooled(body, 1, fc)
+        let body = body(at, sizes.channels, shape, x);
+        pooled(at, body, 1, |x| {
+            at.linear("fc", [wide, sizes.classes], true, x)
+        })
     })
 }
 
-/// Everything before the pooling, below a module.
-pub(in crate::presets) fn body(
-    tracer: &Tracer,
-    below: &ModulePath,
-    channels: u64,
-    shape: &Shape,
-) -> Vec<AnyModule> {
+/// Everything before the pooling.
+pub(in crate::presets) fn body(at: &Frame, channels: u64, shape: &Shape, x: &Tensor) -> Tensor {
     let mut inplanes = 64;
-    let conv1 = Conv::new(
-        tracer,
-        below.path("conv1"),
-        [channels, inplanes],
-        &[7, 7],
-        1,
-        false,
-    );
-    let mut modules: Vec<AnyModule> = vec![
-        Box::new(conv1.stride(2).padding(3)),
-        Box::new(batch_norm(tracer, below.path("bn1"), inplanes)),
-        Box::new(relu(below.path("relu"))),
-        Box::new(max_pool(below.path("maxpool"), Pooling::new(3, 2, 1))),
-    ];
+    let conv1 = at.conv("conv1", [channels, inplanes], &[7, 7], false);
+    let mut x = conv1.stride(2).padding(3).forward(x);
+    x = batch_norm(at, "bn1", inplanes, &x);
+    x = relu(at, "relu", &x);
+    x = max_pool(at, "maxpool", Pooling::new(3, 2, 1), &x);
     let mut dilation = 1;
     let dilates = [&[false][..], &shape.replace_stride_with_dilation].concat();
     let stages = [64, 128, 256, 512].into_iter().zip(shape.layers);
     for (index, ((planes, blocks), dilate)) in stages.zip(dilates).enumerate() {
         let mut stride = if index == 0 { 1 } else { 2 };
-        let previous_dilation = dilation;
+        let mut residual = Residual {
+            shape,
+            channels: [inplanes, planes],
+            stride,
+            dilation,
+        };
         if dilate {
             dilation *= stride;
             stride = 1;
+            residual.stride = stride;
         }
-        let mut layer = Sequential::new(below.path(&format!("layer{}", index + 1)));
-        for block in 0..blocks {
-            let residual = Residual {
-                shape,
-                channels: [inplanes, planes],
-                stride: if block == 0 { stride } else { 1 },
-                dilation: if block == 0 {
-                    previous_dilation
-                } else {
-                    dilation
-                },
-            };
-            match shape.kind {
-                Kind::Basic => layer.push(new_basic_block(tracer, layer.next(), &residual)),
-                Kind::Bottleneck => layer.push(new_bottleneck(tracer, layer.next(), &residual)),
+        x = sequential(at, &format!("layer{}", index + 1), &x, |layer| {
+            for _ in 0..blocks {
+                layer.then(|at, name, x| match shape.kind {
+                    Kind::Basic => residual.basic(at, name, x),
+                    Kind::Bottleneck => residual.bottleneck(at, name, x),
+                });
+                inplanes = planes * shape.kind.expansion();
+                residual = Residual {
+                    shape,
+                    channels: [inplanes, planes],
+                    stride: 1,
+                    dilation,
+                };
             }
-            inplanes = planes * shape.kind.expansion();
-        }
-        modules.push(Box::new(layer));
+        });
     }
-    modules
+    x
 }
 
 /// What a residual block is made from.
@@ -158,80 +147,63 @@ struct Residual<'a> {
 }
 
 impl Residual<'_> {
-    /// What the input goes through where the result has another shape. Python makes it before the block, which registers
-    /// it last.
-    fn downsample(&self, tracer: &Tracer, path: String) -> Option<Sequential> {
+    /// The sum with the input, or with what it goes through where the result has another shape, which Python registers last.
+    fn added(&self, at: &Frame, out: Tensor, x: &Tensor) -> Tensor {
         let [inplanes, planes] = self.channels;
         let wide = planes * self.shape.kind.expansion();
-        if self.stride == 1 && inplanes == wide {
-            return None;
+        let mut identity = x.clone();
+        if self.stride != 1 || inplanes != wide {
+            identity = sequential(at, "downsample", x, |layers| {
+                layers.then(|at, name, x| conv1x1(at, name, [inplanes, wide], self.stride, x));
+                layers.then(|at, name, x| batch_norm(at, name, wide, x));
+            });
         }
-        let mut layers = Sequential::new(path);
-        layers.push(conv1x1(tracer, layers.next(), [inplanes, wide]).stride(self.stride));
-        layers.push(batch_norm(tracer, layers.next(), wide));
-        Some(layers)
+        out.add_in_place(&identity);
+        let made = relu(at, "relu", &out);
+        drop(out);
+        made.and_drop(identity)
+    }
+
+    /// `BasicBlock`.
+    fn basic(&self, at: &Frame, name: &str, x: &Tensor) -> Tensor {
+        let [inplanes, planes] = self.channels;
+        at.call_of(name, "torchvision.models.resnet.BasicBlock", |at| {
+            let conv = |name, channels| at.conv(name, channels, &[3, 3], false).padding(1);
+            let mut out = conv("conv1", [inplanes, planes])
+                .stride(self.stride)
+                .forward(x);
+            out = batch_norm(at, "bn1", planes, &out);
+            out = relu(at, "relu", &out);
+            out = conv("conv2", [planes, planes]).forward(out);
+            out = batch_norm(at, "bn2", planes, &out);
+            self.added(at, out, x)
+        })
+    }
+
+    /// `Bottleneck`.
+    fn bottleneck(&self, at: &Frame, name: &str, x: &Tensor) -> Tensor {
+        let [inplanes, planes] = self.channels;
+        let groups = self.shape.groups;
+        let width = planes * self.shape.width_per_group / 64 * groups;
+        let wide = planes * self.shape.kind.expansion();
+        at.call_of(name, "torchvision.models.resnet.Bottleneck", |at| {
+            let mut out = conv1x1(at, "conv1", [inplanes, width], 1, x);
+            out = batch_norm(at, "bn1", width, &out);
+            out = relu(at, "relu", &out);
+            let path = at.path("conv2");
+            let conv2 = Conv::new(at.tracer(), path, [width, width], &[3, 3], groups, false);
+            let conv2 = conv2.stride(self.stride).padding(self.dilation);
+            out = conv2.dilation(self.dilation).forward(out);
+            out = batch_norm(at, "bn2", width, &out);
+            out = relu(at, "relu", &out);
+            out = conv1x1(at, "conv3", [width, wide], 1, &out);
+            out = batch_norm(at, "bn3", wide, &out);
+            self.added(at, out, x)
+        })
     }
 }
 
-fn conv3x3(tracer: &Tracer, path: String, channels: [u64; 2], groups: u64) -> Conv {
-    Conv::new(tracer, path, channels, &[3, 3], groups, false).padding(1)
-}
-
-fn conv1x1(tracer: &Tracer, path: String, channels: [u64; 2]) -> Conv {
-    Conv::new(tracer, path, channels, &[1, 1], 1, false)
-}
-
-/// `BasicBlock`.
-fn new_basic_block(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.resnet.BasicBlock");
-    let [inplanes, planes] = block.channels;
-    let conv1 = conv3x3(tracer, place.path("conv1"), [inplanes, planes], 1);
-    let conv1 = conv1.stride(block.stride);
-    let bn1 = batch_norm(tracer, place.path("bn1"), planes);
-    let relu = relu(place.path("relu"));
-    let conv2 = conv3x3(tracer, place.path("conv2"), [planes, planes], 1);
-    let bn2 = batch_norm(tracer, place.path("bn2"), planes);
-    let downsample = block.downsample(tracer, place.path("downsample"));
-    FnModule::new(place, move |x| {
-        let mut identity = x.clone();
-        let out = chain(&[&conv1, &bn1, &relu, &conv2, &bn2], x);
-        if let Some(downsample) = &downsample {
-            identity = downsample.forward(x);
-        }
-        out.add_in_place(&identity);
-        relu.forward(&out)
-    })
-}
-
-/// `Bottleneck`.
-fn new_bottleneck(tracer: &Tracer, path: String, block: &Residual<'_>) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.resnet.Bottleneck");
-    let [inplanes, planes] = block.channels;
-    let Shape {
-        groups,
-        width_per_group,
-        ..
-    } = *block.shape;
-    let width = planes * width_per_group / 64 * groups;
-    let wide = planes * block.shape.kind.expansion();
-    let conv1 = conv1x1(tracer, place.path("conv1"), [inplanes, width]);
-    let bn1 = batch_norm(tracer, place.path("bn1"), width);
-    let conv2 = conv3x3(tracer, place.path("conv2"), [width, width], groups)
-        .stride(block.stride)
-        .padding(block.dilation)
-        .dilation(block.dilation);
-    let bn2 = batch_norm(tracer, place.path("bn2"), width);
-    let conv3 = conv1x1(tracer, place.path("conv3"), [width, wide]);
-    let bn3 = batch_norm(tracer, place.path("bn3"), wide);
-    let relu = relu(place.path("relu"));
-    let downsample = block.downsample(tracer, place.path("downsample"));
-    FnModule::new(place, move |x| {
-        let mut identity = x.clone();
-        let out = chain(&[&conv1, &bn1, &relu, &conv2, &bn2, &relu, &conv3, &bn3], x);
-        if let Some(downsample) = &downsample {
-            identity = downsample.forward(x);
-        }
-        out.add_in_place(&identity);
-        relu.forward(&out)
-    })
+fn conv1x1(at: &Frame, name: &str, channels: [u64; 2], stride: u64, x: &Tensor) -> Tensor {
+    let conv = at.conv(name, channels, &[1, 1], false);
+    conv.stride(stride).forward(x)
 }

@@ -15,17 +15,15 @@ pub(in crate::presets) const PRESETS: &[Entry] = &[
 const REPEATS: [u64; 3] = [4, 8, 4];
 
 fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
-    classifier(
-        sizes,
-        "torchvision.models.shufflenetv2.ShuffleNetV2",
-        |tracer| {
-            let mut conv1 = Sequential::new("conv1".into());
-            conv(tracer, &mut conv1, [sizes.channels, channels[0]], (3, 2, 1));
-            conv1.push(relu(conv1.next()));
-            let maxpool = max_pool("maxpool".into(), Pooling::new(3, 2, 1));
-            let widths = channels.windows(2).zip(REPEATS);
-            let stages = widths.enumerate().map(|(index, (width, repeats))| {
-                let mut stage = Sequential::new(format!("stage{}", index + 2));
+    let class = "torchvision.models.shufflenetv2.ShuffleNetV2";
+    classifier(sizes, class, |at, x| {
+        let mut x = sequential(at, "conv1", x, |conv1| {
+            conv1.conv_norm([sizes.channels, channels[0]], (3, 2, 1), Norm::DEFAULT);
+            conv1.then(relu);
+        });
+        x = max_pool(at, "maxpool", Pooling::new(3, 2, 1), &x);
+        for (index, (width, repeats)) in channels.windows(2).zip(REPEATS).enumerate() {
+            x = sequential(at, &format!("stage{}", index + 2), &x, |stage| {
                 for block in 0..repeats {
                     let (input, stride) = if block == 0 {
                         (width[0], 2)
@@ -33,39 +31,21 @@ fn build(sizes: &Sizes, channels: [u64; 5]) -> Result<Graph, GraphError> {
                         (width[1], 1)
                     };
                     let channels = [input, width[1]];
-                    stage.push(new_inverted_residual(
-                        tracer,
-                        stage.next(),
-                        channels,
-                        stride,
-                    ));
+                    stage.then(|at, name, x| {
+                        at.call(name, "InvertedResidual", |at| {
+                            inverted_residual(at, channels, stride, x)
+                        })
+                    });
                 }
-                stage
             });
-            let stages: Vec<Sequential> = stages.collect();
-            let mut conv5 = Sequential::new("conv5".into());
-            conv(tracer, &mut conv5, [channels[3], channels[4]], (1, 1, 1));
-            conv5.push(relu(conv5.next()));
-            let fc = Linear::new(tracer, "fc", [channels[4], sizes.classes], true);
-            move |x: &Tensor| {
-                let mut x = chain(&[&conv1, &maxpool, &stages, &conv5], x);
-                x = (&x).mean(&[2, 3], false);
-                fc.forward(&x)
-            }
-        },
-    )
-}
-
-/// A convolution of this kernel, stride and groups, and a normalization.
-fn conv(
-    tracer: &Tracer,
-    layers: &mut Sequential,
-    channels: [u64; 2],
-    (kernel, stride, groups): (u64, u64, u64),
-) {
-    let conv = Conv::new(tracer, layers.next(), channels, &[kernel; 2], groups, false);
-    layers.push(conv.stride(stride).padding(kernel / 2));
-    layers.push(batch_norm(tracer, layers.next(), channels[1]));
+        }
+        x = sequential(at, "conv5", &x, |conv5| {
+            conv5.conv_norm([channels[3], channels[4]], (1, 1, 1), Norm::DEFAULT);
+            conv5.then(relu);
+        });
+        x = (&x).mean(&[2, 3], false);
+        at.linear("fc", [channels[4], sizes.classes], true, &x)
+    })
 }
 
 /// `channel_shuffle(x, 2)`
@@ -80,40 +60,32 @@ fn channel_shuffle(x: &Tensor) -> Tensor {
 }
 
 /// `InvertedResidual`.
-fn new_inverted_residual(
-    tracer: &Tracer,
-    path: String,
-    [input, output]: [u64; 2],
-    stride: u64,
-) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.shufflenetv2.InvertedResidual");
+fn inverted_residual(at: &Frame, [input, output]: [u64; 2], stride: u64, x: &Tensor) -> Tensor {
     let half = output / 2;
-    let branch1 = (stride > 1).then(|| {
-        let mut branch = Sequential::new(place.path("branch1"));
-        conv(tracer, &mut branch, [input, input], (3, stride, input));
-        conv(tracer, &mut branch, [input, half], (1, 1, 1));
-        branch.push(relu(branch.next()));
-        branch
-    });
-    let mut branch2 = Sequential::new(place.path("branch2"));
-    let first = if stride > 1 { input } else { half };
-    conv(tracer, &mut branch2, [first, half], (1, 1, 1));
-    branch2.push(relu(branch2.next()));
-    conv(tracer, &mut branch2, [half, half], (3, stride, half));
-    conv(tracer, &mut branch2, [half, half], (1, 1, 1));
-    branch2.push(relu(branch2.next()));
-    FnModule::new(place, move |x| {
-        let tracer = x.tracer();
-        let mut out = if let Some(branch1) = &branch1 {
-            tracer.cat([branch1.forward(x), branch2.forward(x)], 1)
-        } else {
-            let halves = x.chunk(2, 1);
-            let [x1, x2] = [0, 1].map(|half| halves[half].clone());
-            drop(halves);
-            let out = tracer.cat([x1.clone(), branch2.forward(&x2)], 1);
-            out.and_drop((x1, x2))
-        };
-        out = channel_shuffle(&out);
-        out
-    })
+    let branch2 = |x: &Tensor| {
+        let first = if stride > 1 { input } else { half };
+        sequential(at, "branch2", x, |branch2| {
+            branch2.conv_norm([first, half], (1, 1, 1), Norm::DEFAULT);
+            branch2.then(relu);
+            branch2.conv_norm([half, half], (3, stride, half), Norm::DEFAULT);
+            branch2.conv_norm([half, half], (1, 1, 1), Norm::DEFAULT);
+            branch2.then(relu);
+        })
+    };
+    let mut out = if stride > 1 {
+        let branch1 = sequential(at, "branch1", x, |branch1| {
+            branch1.conv_norm([input, input], (3, stride, input), Norm::DEFAULT);
+            branch1.conv_norm([input, half], (1, 1, 1), Norm::DEFAULT);
+            branch1.then(relu);
+        });
+        at.tracer().cat([branch1, branch2(x)], 1)
+    } else {
+        let halves = x.chunk(2, 1);
+        let [x1, x2] = [0, 1].map(|half| halves[half].clone());
+        drop(halves);
+        let out = at.tracer().cat([x1.clone(), branch2(&x2)], 1);
+        out.and_drop((x1, x2))
+    };
+    out = channel_shuffle(&out);
+    out
 }

@@ -50,61 +50,47 @@ fn build(
     [width, kernel]: [u64; 2],
     parts: &[Part; 11],
 ) -> Result<Graph, GraphError> {
-    classifier(
-        sizes,
-        "torchvision.models.squeezenet.SqueezeNet",
-        |tracer| {
-            let mut features = Sequential::new("features".into());
-            let first = conv(tracer, features.next(), [sizes.channels, width], kernel);
-            features.push(first.stride(2));
-            features.push(relu(features.next()));
+    let class = "torchvision.models.squeezenet.SqueezeNet";
+    classifier(sizes, class, |at, x| {
+        let mut x = sequential(at, "features", x, |features| {
+            features.then(|at, name, x| {
+                let first = at.conv(name, [sizes.channels, width], &[kernel; 2], true);
+                first.stride(2).forward(x)
+            });
+            features.then(relu);
+            let pooling = Pooling::new(3, 2, 0).ceil();
             for part in parts {
-                match *part {
-                    Part::Pool => {
-                        features.push(max_pool(features.next(), Pooling::new(3, 2, 0).ceil()));
-                    }
+                features.then(|at, name, x| match *part {
+                    Part::Pool => max_pool(at, name, pooling, x),
                     Part::Fire(inputs, squeezed, expanded) => {
-                        let sizes = [inputs, squeezed, expanded];
-                        features.push(new_fire(tracer, features.next(), sizes));
+                        at.call(name, "Fire", |at| fire(at, [inputs, squeezed, expanded], x))
                     }
-                }
+                });
             }
-            let mut classifier = Sequential::new("classifier".into());
-            let last = conv(tracer, classifier.at("1"), [512, sizes.classes], 1);
-            classifier.push(Dropout::new(classifier.next(), 0.5));
-            classifier.push(last);
-            classifier.push(relu(classifier.next()));
-            classifier.push(adaptive_pool(classifier.next(), 1));
-            move |x: &Tensor| {
-                let mut x = features.forward(x);
-                x = classifier.forward(&x);
-                flat(&x)
-            }
-        },
-    )
-}
-
-/// `Fire`.
-fn new_fire(tracer: &Tracer, path: String, [inputs, squeezed, expanded]: [u64; 3]) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.squeezenet.Fire");
-    let expand = |name, kernel| conv(tracer, place.path(name), [squeezed, expanded], kernel);
-    let squeeze = conv(tracer, place.path("squeeze"), [inputs, squeezed], 1);
-    let squeeze_activation = relu(place.path("squeeze_activation"));
-    let expand1x1 = expand("expand1x1", 1);
-    let expand1x1_activation = relu(place.path("expand1x1_activation"));
-    let expand3x3 = expand("expand3x3", 3).padding(1);
-    let expand3x3_activation = relu(place.path("expand3x3_activation"));
-    FnModule::new(place, move |x| {
-        let tracer = x.tracer();
-        let x = squeeze_activation.on(squeeze.forward(x));
-        let expanded = [
-            expand1x1_activation.on(expand1x1.forward(&x)),
-            expand3x3_activation.on(expand3x3.forward(&x)),
-        ];
-        tracer.cat(expanded, 1)
+        });
+        x = sequential(at, "classifier", &x, |classifier| {
+            classifier.dropout(0.5);
+            classifier.then(|at, name, x| {
+                at.conv(name, [512, sizes.classes], &[1, 1], true)
+                    .forward(x)
+            });
+            classifier.then(relu);
+            classifier.then(|at, name, x| adaptive_pool(at, name, 1, x));
+        });
+        flat(&x)
     })
 }
 
-fn conv(tracer: &Tracer, path: String, channels: [u64; 2], kernel: u64) -> Conv {
-    Conv::new(tracer, path, channels, &[kernel; 2], 1, true)
+/// `Fire`.
+fn fire(at: &Frame, [inputs, squeezed, expanded]: [u64; 3], x: &Tensor) -> Tensor {
+    let expand = |name, kernel| at.conv(name, [squeezed, expanded], &[kernel; 2], true);
+    let mut x = at
+        .conv("squeeze", [inputs, squeezed], &[1, 1], true)
+        .forward(x);
+    x = relu(at, "squeeze_activation", &x);
+    let first = expand("expand1x1", 1).forward(&x);
+    let first = relu(at, "expand1x1_activation", &first).and_drop(first);
+    let second = expand("expand3x3", 3).padding(1).forward(&x);
+    let second = relu(at, "expand3x3_activation", &second).and_drop(second);
+    at.tracer().cat([first, second], 1)
 }

@@ -1,5 +1,6 @@
 //! `torchvision/models/vgg.py` and `alexnet.py`
 
+use crate::presets::layers::Sequence;
 use crate::presets::prelude::*;
 
 /// torchvision's VGGs.
@@ -23,7 +24,7 @@ pub(in crate::presets) const ALEXNET: &[Entry] = &[entry(
     AT_224,
     |sizes| {
         let class = "torchvision.models.alexnet.AlexNet";
-        classifier(sizes, class, |tracer| alexnet(tracer, sizes))
+        classifier(sizes, class, |at, x| alexnet(at, sizes, x))
     },
 )];
 
@@ -42,60 +43,69 @@ const E: Layout = &[
 ];
 
 fn build(sizes: &Sizes, layout: Layout, normalizes: bool) -> Result<Graph, GraphError> {
-    classifier(sizes, "torchvision.models.vgg.VGG", |tracer| {
-        let mut features = Sequential::new("features".into());
-        let mut channels = sizes.channels;
-        for width in layout.iter().copied() {
-            if width == 0 {
-                features.push(max_pool(features.next(), Pooling::new(2, 2, 0)));
-                continue;
+    classifier(sizes, "torchvision.models.vgg.VGG", |at, x| {
+        let made = sequential(at, "features", x, |features| {
+            let mut channels = sizes.channels;
+            for width in layout.iter().copied() {
+                if width == 0 {
+                    pool(features, 2);
+                    continue;
+                }
+                features.then(|at, name, x| {
+                    at.conv(name, [channels, width], &[3, 3], true)
+                        .padding(1)
+                        .forward(x)
+                });
+                if normalizes {
+                    features.then(|at, name, x| batch_norm(at, name, width, x));
+                }
+                features.then(relu);
+                channels = width;
             }
-            features.push(conv(tracer, features.next(), [channels, width], 3).padding(1));
-            if normalizes {
-                features.push(batch_norm(tracer, features.next(), width));
-            }
-            features.push(relu(features.next()));
-            channels = width;
-        }
-        let mut classifier = Sequential::new("classifier".into());
-        let widths = [512 * 7 * 7, 4096, 4096];
-        for pair in widths.windows(2) {
-            let linear = Linear::new(tracer, classifier.next(), [pair[0], pair[1]], true);
-            classifier.push(linear);
-            classifier.push(relu(classifier.next()));
-            classifier.push(Dropout::new(classifier.next(), 0.5));
-        }
-        let last = Linear::new(tracer, classifier.next(), [4096, sizes.classes], true);
-        classifier.push(last);
-        pooled(features, 7, classifier)
+        });
+        pooled(at, made, 7, |x| {
+            sequential(at, "classifier", x, |classifier| {
+                for widths in [[512 * 7 * 7, 4096], [4096, 4096]] {
+                    classifier.linear(widths);
+                    classifier.then(relu);
+                    classifier.dropout(0.5);
+                }
+                classifier.linear([4096, sizes.classes]);
+            })
+        })
     })
 }
 
-fn alexnet(tracer: &Tracer, sizes: &Sizes) -> impl Fn(&Tensor) -> Tensor + use<> {
-    let mut features = Sequential::new("features".into());
-    let first = conv(tracer, features.next(), [sizes.channels, 64], 11);
-    features.push(first.stride(4).padding(2));
-    features.push(relu(features.next()));
-    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-    features.push(conv(tracer, features.next(), [64, 192], 5).padding(2));
-    features.push(relu(features.next()));
-    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-    for channels in [[192, 384], [384, 256], [256, 256]] {
-        features.push(conv(tracer, features.next(), channels, 3).padding(1));
-        features.push(relu(features.next()));
-    }
-    features.push(max_pool(features.next(), Pooling::new(3, 2, 0)));
-    let mut classifier = Sequential::new("classifier".into());
-    for widths in [[256 * 6 * 6, 4096], [4096, 4096]] {
-        classifier.push(Dropout::new(classifier.next(), 0.5));
-        classifier.push(Linear::new(tracer, classifier.next(), widths, true));
-        classifier.push(relu(classifier.next()));
-    }
-    let last = Linear::new(tracer, classifier.next(), [4096, sizes.classes], true);
-    classifier.push(last);
-    pooled(features, 6, classifier)
+fn pool(features: &mut Sequence<'_>, kernel: i64) {
+    features.then(|at, name, x| max_pool(at, name, Pooling::new(kernel, 2, 0), x));
 }
 
-fn conv(tracer: &Tracer, path: String, channels: [u64; 2], kernel: u64) -> Conv {
-    Conv::new(tracer, path, channels, &[kernel; 2], 1, true)
+fn alexnet(at: &Frame, sizes: &Sizes, x: &Tensor) -> Tensor {
+    let made = sequential(at, "features", x, |features| {
+        let mut conv = |channels, kernel, stride, padding, pools| {
+            features.then(|at, name, x| {
+                let conv = at.conv(name, channels, &[kernel; 2], true);
+                conv.stride(stride).padding(padding).forward(x)
+            });
+            features.then(relu);
+            if pools {
+                pool(features, 3);
+            }
+        };
+        conv([sizes.channels, 64], 11, 4, 2, true);
+        conv([64, 192], 5, 1, 2, true);
+        conv([192, 384], 3, 1, 1, false);
+        conv([384, 256], 3, 1, 1, false);
+        conv([256, 256], 3, 1, 1, true);
+    });
+    pooled(at, made, 6, |x| {
+        sequential(at, "classifier", x, |classifier| {
+            for widths in [[256 * 6 * 6, 4096], [4096, 4096]] {
+                classifier.dropout(0.5);
+                classifier.linear(widths);
+                classifier.then(relu);
+            }
+            classifier.linear([4096, sizes.classes]);
+        })
+    })
 }

@@ -58,169 +58,126 @@ const EPS: f64 = 1e-6;
 
 fn build(sizes: &Sizes, shape: &Shape) -> Result<Graph, GraphError> {
     let class = "torchvision.models.vision_transformer.VisionTransformer";
-    classifier(sizes, class, |tracer| {
+    classifier(sizes, class, |at, x| {
         let [height, width] = sizes.image;
         let patch = shape.patch;
         if height != width || !height.is_multiple_of(patch) {
-            tracer.fail(
-                "conv2d",
-                format!(
-                    "images of {height} x {width} pixels are not squares of whole patches of {patch} x {patch}"
-                ),
+            let problem = format!(
+                "images of {height} x {width} pixels are not squares of whole patches of {patch} x {patch}"
             );
+            at.tracer().fail_to_make("", "conv2d", problem);
         }
-        let class_token = tracer.parameter("class_token", &[1, 1, shape.width]);
-        let channels = [sizes.channels, shape.width];
-        let conv_proj = Conv::new(tracer, "conv_proj".into(), channels, &[patch; 2], 1, true);
+        let mut x = process_input(at, [sizes.channels, shape.width], patch, x);
+        let batch = Size::from(x.size(0));
+        let class_token = at.parameter("class_token", &[1, 1, shape.width]);
+        let token = (&class_token).expand(&[batch, Size::REST, Size::REST]);
+        x = at.tracer().cat_of(&[&token, &x], 1);
         let side = height / patch;
-        let encoder = new_encoder(tracer, side * side + 1, shape);
-        let mut heads = Sequential::new("heads".into());
-        let head = [shape.width, sizes.classes];
-        heads.push(Linear::new(tracer, heads.at("head"), head, true));
-        let conv_proj = conv_proj.stride(patch);
-        let width = shape.width;
-        move |x: &Tensor| {
-            let mut x = process_input(x, &conv_proj, width);
-            let batch = Size::from(x.size(0));
-            let token = (&class_token).expand(&[batch, Size::REST, Size::REST]);
-            x = x.tracer().cat_of(&[&token, &x], 1);
-            x = encoder.forward(&x);
-            x = (&x).select(1, 0);
-            heads.forward(&x)
-        }
+        x = encoder(at, side * side + 1, shape, &x);
+        x = (&x).select(1, 0);
+        sequential(at, "heads", &x, |heads| {
+            let sizes = [shape.width, sizes.classes];
+            heads.named("head", |at, name, x| at.linear(name, sizes, true, x));
+        })
     })
 }
 
 /// `_process_input`
-fn process_input(x: &Tensor, conv_proj: &Conv, width: u64) -> Tensor {
+fn process_input(at: &Frame, channels: [u64; 2], patch: u64, x: &Tensor) -> Tensor {
     let batch = Size::from(x.size(0));
-    let mut x = conv_proj.forward(x);
+    let conv_proj = at.conv("conv_proj", channels, &[patch; 2], true);
+    let mut x = conv_proj.stride(patch).forward(x);
     let patches = x.length(2) * x.length(3);
-    x = (&x).reshape(&[batch, width.into(), patches.into()]);
+    x = (&x).reshape(&[batch, channels[1].into(), patches.into()]);
     (&x).permute(&[0, 2, 1])
 }
 
 /// `Encoder`.
-fn new_encoder(tracer: &Tracer, length: u64, shape: &Shape) -> FnModule {
-    let place = ModulePath::new("encoder", "torchvision.models.vision_transformer.Encoder");
-    let sizes = [1, length, shape.width];
-    let pos_embedding = tracer.parameter(&place.path("pos_embedding"), &sizes);
-    let mut layers = Sequential::new(place.path("layers"));
-    for layer in 0..shape.layers {
-        let path = layers.at(&format!("encoder_layer_{layer}"));
-        layers.push(new_block(tracer, path, shape));
-    }
-    let dropout = Dropout::new(place.path("dropout"), 0.0);
-    let ln = LayerNorm::new(tracer, place.path("ln"), shape.width, EPS);
-    FnModule::new(place, move |input| {
-        let input = input.add(&pos_embedding);
-        ln.on(layers.on(Module::forward(&dropout, &input)))
+fn encoder(at: &Frame, length: u64, shape: &Shape, x: &Tensor) -> Tensor {
+    at.call("encoder", "Encoder", |at| {
+        let pos_embedding = at.parameter("pos_embedding", &[1, length, shape.width]);
+        let input = x.add(&pos_embedding);
+        let dropped = at.dropout("dropout", 0.0, &input);
+        let layers = sequential(at, "layers", &dropped, |layers| {
+            for layer in 0..shape.layers {
+                layers.named(&format!("encoder_layer_{layer}"), |at, name, x| {
+                    at.call(name, "EncoderBlock", |at| block(at, shape, x))
+                });
+            }
+        });
+        at.layer_norm("ln", shape.width, EPS, layers.and_drop(dropped))
     })
 }
 
 /// `EncoderBlock`.
-fn new_block(tracer: &Tracer, path: String, shape: &Shape) -> FnModule {
-    let place = ModulePath::new(path, "torchvision.models.vision_transformer.EncoderBlock");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), shape.width, EPS);
-    let class = "torchvision.models.vision_transformer.MLPBlock";
-    let ln_1 = norm("ln_1");
-    let self_attention = SelfAttention::new(tracer, place.path("self_attention"), shape);
-    let dropout = Dropout::new(place.path("dropout"), 0.0);
-    let ln_2 = norm("ln_2");
-    let mlp = mlp(tracer, place.path("mlp"), class, [shape.width, shape.mlp]);
-    FnModule::new(place, move |input| {
-        let mut x = ln_1.forward(input);
-        x = self_attention.forward(&x);
-        x = dropout.forward(&x);
-        x = (&x).add(input);
-        let y = chain(&[&ln_2, &mlp], &x);
-        (&x).add(&y).and_drop((x, y))
-    })
+fn block(at: &Frame, shape: &Shape, input: &Tensor) -> Tensor {
+    let norm = |name, x: &Tensor| at.layer_norm(name, shape.width, EPS, x);
+    let of = ("mlp", "torchvision.models.vision_transformer.MLPBlock");
+    let mut x = norm("ln_1", input);
+    x = self_attention(at, shape, &x);
+    x = at.dropout("dropout", 0.0, x);
+    x = (&x).add(input);
+    let normed = norm("ln_2", &x);
+    let y = mlp(at, of, [shape.width, shape.mlp], &normed).and_drop(normed);
+    (&x).add(&y).and_drop((x, y))
 }
 
 /// `nn.MultiheadAttention(width, heads, batch_first=True)` of one tensor with itself, without weights in its answer.
-struct SelfAttention {
-    place: ModulePath,
-    in_proj_weight: Tensor,
-    in_proj_bias: Tensor,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor,
-    heads: u64,
-    width: u64,
-}
-
-impl SelfAttention {
-    fn new(tracer: &Tracer, path: String, shape: &Shape) -> SelfAttention {
-        let place = ModulePath::new(path, "torch.nn.modules.activation.MultiheadAttention");
-        let width = shape.width;
-        let parameter = |name, sizes: &[u64]| tracer.parameter(&place.path(name), sizes);
-        SelfAttention {
-            in_proj_weight: parameter("in_proj_weight", &[3 * width, width]),
-            in_proj_bias: parameter("in_proj_bias", &[3 * width]),
-            out_proj_weight: parameter("out_proj.weight", &[width, width]),
-            out_proj_bias: parameter("out_proj.bias", &[width]),
-            heads: shape.heads,
-            width,
-            place,
-        }
-    }
-
-    fn forward(&self, query: &Tensor) -> Tensor {
-        query.tracer().in_module(&self.place, || {
+fn self_attention(at: &Frame, shape: &Shape, query: &Tensor) -> Tensor {
+    at.call_of(
+        "self_attention",
+        "torch.nn.modules.activation.MultiheadAttention",
+        |at| {
             let query = query.transpose(1, 0);
-            let attn_output = self.multi_head_attention(&query);
+            let attn_output = multi_head_attention(at, shape, &query);
             (&attn_output)
                 .transpose(1, 0)
                 .and_drop((query, attn_output))
-        })
-    }
+        },
+    )
+}
 
-    /// `_in_projection_packed`.
-    fn in_projection(&self, query: &Tensor) -> [Tensor; 3] {
-        let mut proj = functional::linear(query, &self.in_proj_weight, Some(&self.in_proj_bias));
-        let sizes = vec![Size::from(3), self.width.into()];
-        let how = [
-            ("dim", Argument::Int(-1)),
-            ("sizes", Argument::Sizes(sizes)),
-        ];
-        let unflat = (&proj).apply("aten.unflatten.int", &how);
-        proj = unflat
-            .unsqueeze(0)
-            .transpose(0, -2)
-            .squeeze(-2)
-            .contiguous();
-        [0, 1, 2].map(|index| (&proj).select(0, index))
-    }
+/// `_in_projection_packed`.
+fn in_projection(at: &Frame, width: u64, query: &Tensor) -> [Tensor; 3] {
+    let weight = at.parameter("in_proj_weight", &[3 * width, width]);
+    let bias = at.parameter("in_proj_bias", &[3 * width]);
+    let mut proj = functional::linear(query, &weight, Some(&bias));
+    let sizes = vec![Size::from(3), width.into()];
+    let how = [
+        ("dim", Argument::Int(-1)),
+        ("sizes", Argument::Sizes(sizes)),
+    ];
+    let unflat = (&proj).apply("aten.unflatten.int", &how);
+    proj = unflat
+        .unsqueeze(0)
+        .transpose(0, -2)
+        .squeeze(-2)
+        .contiguous();
+    [0, 1, 2].map(|index| (&proj).select(0, index))
+}
 
-    /// `F.multi_head_attention_forward`
-    fn multi_head_attention(&self, query: &Tensor) -> Tensor {
-        let length = query.length(0);
-        let head_dim = self.width / self.heads;
-        let batch = query.size(1);
-        let mut projected = self.in_projection(query);
-        for x in &mut projected {
-            *x = (&*x)
-                .view(&[length.into(), Size::REST, head_dim.into()])
-                .transpose(0, 1);
-        }
-        for x in &mut projected {
-            let sizes = [
-                batch.into(),
-                self.heads.into(),
-                length.into(),
-                head_dim.into(),
-            ];
-            *x = (&*x).view(&sizes);
-        }
-        let [q, k, v] = projected;
-        let mut output = functional::attention(&q, &k, &v, Attention::default());
-        output = (&output)
-            .permute(&[2, 0, 1, 3])
-            .contiguous()
-            .view(&[Size::REST, self.width.into()]);
-        let bias = Some(&self.out_proj_bias);
-        output = functional::linear(&output, &self.out_proj_weight, bias);
-        output = (&output).view(&[length.into(), batch.into(), self.width.into()]);
-        output.and_drop((q, k, v))
+/// `F.multi_head_attention_forward`
+fn multi_head_attention(at: &Frame, shape: &Shape, query: &Tensor) -> Tensor {
+    let (width, length): (u64, Size) = (shape.width, query.length(0).into());
+    let (heads, head_dim) = (shape.heads.into(), (width / shape.heads).into());
+    let batch = query.size(1).into();
+    let mut projected = in_projection(at, width, query);
+    for x in &mut projected {
+        let apart = [length, Size::REST, head_dim];
+        *x = (&*x).view(&apart).transpose(0, 1);
     }
+    for x in &mut projected {
+        *x = (&*x).view(&[batch, heads, length, head_dim]);
+    }
+    let [q, k, v] = projected;
+    let mut output = functional::attention(&q, &k, &v, Attention::default());
+    output = (&output)
+        .permute(&[2, 0, 1, 3])
+        .contiguous()
+        .view(&[Size::REST, width.into()]);
+    let weight = at.parameter("out_proj.weight", &[width, width]);
+    let bias = at.parameter("out_proj.bias", &[width]);
+    output = functional::linear(&output, &weight, Some(&bias));
+    output = (&output).view(&[length, batch, width.into()]);
+    output.and_drop((q, k, v))
 }

@@ -7,44 +7,7 @@ use crate::http::server::keys::is_open;
 use batchfit_models::members::{Kind, OBJECTS};
 
 /// Requests that show what the bodies of these operations are.
-fn example(operation: &str) -> Option<Value> {
-    Some(match operation {
-        "create_fit" => json!({
-            "model": {"preset": "resnet50"},
-            "training": {"precision": "amp_fp16", "optimizer": "sgd_momentum"},
-            "device": "sim:h200", "memory_limit": "12GiB", "target_batch": 1024
-        }),
-        "get_nearest_recommendation" => json!({
-            "model": {"preset": "resnet50"}, "device": "sim:h200", "memory_limit": "10GiB"
-        }),
-        "create_outcome" => json!({
-            "batch": 64, "outcome": "fits", "peak_reserved_bytes": 12_348_030_976_u64, "retries": 0, "steps": 500,
-            "environment": {"gpu": "NVIDIA H200", "pytorch": "2.11.0+cu130"}
-        }),
-        "create_probe" => json!({
-            "model": {"preset": "resnet50"}, "training": {"precision": "amp_fp16"}, "device": "sim:rtx4090", "batch": 64
-        }),
-        "create_agent" => json!({
-            "name": "node7", "instance": "9f0c3e8b1c4f3a9a552f1f3b7f7a1000", "version": "0.1.0", "protocol": 1, "rules": "0123456789abcdef",
-            "cards": [{
-                "device": "cuda:0", "kind": "h100-80g", "gpu": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_520_809_984_u64,
-                "usable_bytes": 84_000_000_000_u64, "compute_capability": "9.0", "multiprocessors": 132, "driver": "570.86.15",
-                "cudnn": "9.19.0", "mig": null, "simulated": false
-            }]
-        }),
-        "change_agent" => json!({"state": "draining"}),
-        "create_claim" => json!({"free": ["cuda:0"], "wait_seconds": 20}),
-        "create_progress" => json!({
-            "progress": {"probes_done": 3, "batch": 64, "note": "probing 64 samples"}
-        }),
-        "put_result" => json!({"outcome": "released"}),
-        "create_search" => json!({"memory_limit": "24GiB", "target_batch": 1024}),
-        "create_observation" => {
-            json!({"batch": 8, "outcome": "fits", "peak_reserved_bytes": 1_577_058_304})
-        }
-        _other => return None,
-    })
-}
+const EXAMPLES: &str = include_str!("examples.json");
 
 /// Answers that any request may get, by their status: what they are called, and what they mean.
 #[rustfmt::skip] // A row a line.
@@ -75,10 +38,11 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
         "key": {"type": "http", "scheme": "bearer", "description": "A key of `batchfit keys create`; none is needed on loopback"}
     });
     document["security"] = json!([{}, {"key": []}]);
+    let examples: Value = serde_json::from_str(EXAMPLES).expect("it is JSON");
     let paths = document["paths"].as_object_mut().expect("there are paths");
     for (path, item) in paths {
         for (_, operation) in item.as_object_mut().into_iter().flatten() {
-            finish_operation(path, operation);
+            finish_operation(path, operation, &examples);
         }
     }
     document
@@ -94,7 +58,7 @@ fn problem(description: &str) -> Value {
 /// Paths that need nothing which could fail.
 const SURE: [&str; 2] = ["/v1/events", "/v1/presets"];
 
-fn finish_operation(path: &str, operation: &mut Value) {
+fn finish_operation(path: &str, operation: &mut Value, examples: &Value) {
     let is_open = is_open(path);
     if is_open {
         operation["security"] = json!([]);
@@ -126,7 +90,7 @@ fn finish_operation(path: &str, operation: &mut Value) {
     }
     responses.sort_keys();
     let id = operation["operationId"].as_str().unwrap_or_default();
-    if let Some(example) = example(id) {
+    if let Some(example) = examples.get(id) {
         for (_, content) in operation["requestBody"]["content"]
             .as_object_mut()
             .into_iter()

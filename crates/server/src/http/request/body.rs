@@ -155,14 +155,11 @@ async fn parse(
 
 fn document(body: Vec<u8>) -> Result<RequestDocument, Problem> {
     if body.is_empty() {
-        return Err(Problem {
-            pointer: Some(String::new()),
-            ..Problem::new(
-                Code::BodyMalformed,
-                "the body is empty; send a request document, such as \
+        return Err(Problem::of_body(
+            Code::BodyMalformed,
+            "the body is empty; send a request document, such as \
                  {\"model\": {\"preset\": \"resnet50\"}, \"device\": \"sim:h200\"}",
-            )
-        });
+        ));
     }
     Ok(RequestDocument::from_bytes(body)?)
 }

@@ -1,5 +1,6 @@
 //! Slots that all clients share: one key takes at most a quarter.
 
+use crate::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -37,7 +38,7 @@ impl Slots {
         let place = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let of_key = (!owner.is_empty()).then(|| (self.clone(), owner.to_owned()));
         if of_key.is_some() {
-            let mut taken = self.taken.lock().expect("nothing panics while it is held");
+            let mut taken = lock(&self.taken);
             let own = taken.entry(owner.to_owned()).or_default();
             if *own >= self.each {
                 return None;
@@ -56,10 +57,7 @@ impl Drop for Slot {
         let Some((places, owner)) = &self.of_key else {
             return;
         };
-        let mut taken = places
-            .taken
-            .lock()
-            .expect("nothing panics while it is held");
+        let mut taken = lock(&places.taken);
         if let Some(own) = taken.get_mut(owner) {
             *own -= 1;
             if *own == 0 {

@@ -90,8 +90,5 @@ fn of_archive(file: &[u8], limit: usize) -> Result<Option<Vec<u8>>, Problem> {
 
 /// The file is not one that is kept.
 pub(in crate::http) fn invalid(detail: impl Into<String>) -> Problem {
-    Problem {
-        pointer: Some(String::new()),
-        ..Problem::new(Code::UploadInvalid, detail)
-    }
+    Problem::of_body(Code::UploadInvalid, detail)
 }

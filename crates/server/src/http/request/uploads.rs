@@ -408,10 +408,5 @@ async fn boxed_on_thread(work: Box<dyn FnOnce() -> Done + Send>) -> Done {
         return Err(busy());
     }
     // Without an answer the thread panicked, which the panic hook has printed.
-    receiver.await.unwrap_or_else(|_| {
-        Err(Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        ))
-    })
+    receiver.await.unwrap_or_else(|_| Err(Problem::fault()))
 }

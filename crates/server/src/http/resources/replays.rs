@@ -12,7 +12,7 @@ use crate::http::request::uploads::{LIMIT_MIB, ReceivedBody};
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::{Code, Problem};
 use crate::replay::{
-    Bounds, Recording, RecordingError, ReplayOptions, ReplayReport, pickle, read, replay,
+    Bounds, Recording, RecordingError, Replay, ReplayOptions, ReplayReport, pickle, read, replay,
 };
 
 /// What an uploaded file may make the service use.
@@ -104,12 +104,11 @@ pub(in crate::http) async fn create_replay(
     let replayed = move |file: Vec<u8>| {
         let recording = recording(&file)?;
         drop(file);
-        let replay = replay(&recording, &options).map_err(|error| Problem {
+        let Replay { report, events } = replay(&recording, &options).map_err(|error| Problem {
             parameter: Some("memory_limit".to_owned()),
             ..Problem::new(Code::QueryInvalid, error.to_string())
         })?;
-        let report = ReplayReport::of(&recording, &replay);
-        drop((recording, replay));
+        drop((recording, events));
         large::serialize(StatusCode::OK, &report, reads_gzip)
     };
     Ok(app.uploads.read(received, replayed).await?.read)

@@ -115,10 +115,7 @@ pub(in crate::http) async fn small_named<T: Send + 'static>(
             return Err(Problem::new(Code::BodyTooLarge, detail));
         }
         let (read, excess) = with_budget(MEMORY, || serde_json::from_slice::<AnyValue>(&body));
-        let malformed = |detail: String| Problem {
-            pointer: Some(String::new()),
-            ..Problem::new(Code::BodyMalformed, detail)
-        };
+        let malformed = |detail: String| Problem::of_body(Code::BodyMalformed, detail);
         if excess.is_some() {
             let detail = format!(
                 "the body would take more than {} MiB of memory",

@@ -14,7 +14,7 @@ use flate2::write::{GzDecoder, GzEncoder};
 use futures_util::stream;
 use serde::Serialize;
 
-use crate::http::response::problem::{Code, Problem};
+use crate::http::response::problem::Problem;
 use crate::limits::is_cancelled;
 use crate::store::{Db, StoreError};
 
@@ -72,10 +72,7 @@ pub(in crate::http) fn written(
 
 fn failed(error: &dyn std::error::Error) -> Problem {
     tracing::error!("an answer could not be written: {error}");
-    Problem::new(
-        Code::Internal,
-        "the fault is in the log of the service, under the x-request-id of this response",
-    )
+    Problem::fault()
 }
 
 /// The step of a run, as the client accepts it; `None` where nothing is kept of it. It is read and unpacked as it is taken, so that many readers,

@@ -217,13 +217,25 @@ impl Problem {
         found.ok_or_else(|| Problem::no_such(what, id))
     }
 
+    /// A problem with the body as a whole.
+    pub fn of_body(code: Code, detail: impl Into<String>) -> Problem {
+        Problem {
+            pointer: Some(String::new()),
+            ..Problem::new(code, detail)
+        }
+    }
+
+    /// A fault of ours, of which the log has what happened.
+    pub(in crate::http) fn fault() -> Problem {
+        let detail =
+            "the fault is in the log of the service, under the x-request-id of this response";
+        Problem::new(Code::Internal, detail)
+    }
+
     /// A fault of ours: the log gets what happened, the caller only that it did.
     fn internal(error: &(dyn Error + 'static)) -> Problem {
         tracing::error!(error, "could not answer a request: {error}");
-        Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        )
+        Problem::fault()
     }
 }
 
@@ -283,21 +295,21 @@ impl From<JobError> for Problem {
     fn from(error: JobError) -> Problem {
         let detail = error.to_string();
         let code = match error {
-            JobError::TooManySearches { .. } => Code::SearchesFull,
+            JobError::TooManySearches(_) => Code::SearchesFull,
             JobError::KeyReused { .. } => Code::IdempotencyKeyReused,
             JobError::TooLarge => Code::UploadsBusy,
-            JobError::QueueFull { .. } | JobError::ShareFull { .. } => Code::QueueFull,
-            JobError::DeviceBusy { .. } | JobError::Engine(EngineError::DeviceBusy { .. }) => {
+            JobError::QueueFull(_) | JobError::ShareFull { .. } => Code::QueueFull,
+            JobError::DeviceBusy(_) | JobError::Engine(EngineError::DeviceBusy { .. }) => {
                 Code::DeviceBusy
             }
             JobError::UploadsFull { .. } => Code::UploadsFull,
-            JobError::TookTooLong { .. } | JobError::Engine(EngineError::TimedOut { .. }) => {
+            JobError::TookTooLong(_) | JobError::Engine(EngineError::TimedOut { .. }) => {
                 Code::TookTooLong
             }
-            JobError::AgentVersion { .. } => Code::AgentVersion,
+            JobError::AgentVersion(_) => Code::AgentVersion,
             JobError::AgentNameTaken { .. } => Code::AgentNameTaken,
             JobError::TooManyAgents => Code::AgentsFull,
-            JobError::LeaseLost { .. } | JobError::JobEnded { .. } => Code::LeaseLost,
+            JobError::LeaseLost(_) | JobError::JobEnded(_) => Code::LeaseLost,
             JobError::Busy => Code::TooManyRequests,
             JobError::ShuttingDown | JobError::NoThread => Code::NotReady,
             JobError::Engine(EngineError::DeviceFailed { .. }) => Code::DeviceFailed,
@@ -342,7 +354,7 @@ impl From<JobError> for Problem {
                 return Problem::new(Code::NotReady, detail);
             }
             JobError::Engine(EngineError::Cancelled | EngineError::Died { .. })
-            | JobError::EnginePanicked { .. } => return Problem::internal(&error),
+            | JobError::EnginePanicked(_) => return Problem::internal(&error),
         };
         Problem::new(code, detail)
     }
@@ -391,11 +403,7 @@ pub(in crate::http) fn log_failure(failure: ServerErrorsFailureClass, latency: D
 pub(in crate::http) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response {
     // The panic hook has printed the message already.
     tracing::error!("a handler panicked");
-    Problem::new(
-        Code::Internal,
-        "the fault is in the log of the service, under the x-request-id of this response",
-    )
-    .into_response()
+    Problem::fault().into_response()
 }
 
 /// Most of the framework's own words that are repeated, in bytes; it has no more than a sentence.
@@ -431,10 +439,7 @@ pub(in crate::http) async fn speak_one_language(response: Response) -> Response 
             };
             Problem::new(Code::BadRequest, reason)
         }
-        _ours => Problem::new(
-            Code::Internal,
-            "the fault is in the log of the service, under the x-request-id of this response",
-        ),
+        _ours => Problem::fault(),
     };
     let (own, body) = problem.into_response().into_parts();
     parts.status = own.status;

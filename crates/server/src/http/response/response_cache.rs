@@ -5,12 +5,13 @@
 //! not cached.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 
 use crate::jobs::{JobError, Jobs};
+use crate::lock;
 use crate::model::Digest;
 use crate::store::FitState;
 
@@ -66,7 +67,7 @@ impl ResponseCache {
         key: &Digest,
         jobs: &Jobs,
     ) -> Result<Option<Answer>, JobError> {
-        let Some(known) = self.entries().by_question.get(key).cloned() else {
+        let Some(known) = lock(&self.0).by_question.get(key).cloned() else {
             return Ok(None);
         };
         let is_of_today = || known.turns == jobs.turns();
@@ -76,7 +77,7 @@ impl ResponseCache {
         let state = jobs.db().fit_state(&known.answer.id).await?;
         // Another process may have learnt something.
         jobs.db().read_learnt().await?;
-        let mut entries = self.entries();
+        let mut entries = lock(&self.0);
         if state == Some(FitState::Done) && is_of_today() {
             if let Some(known) = entries.by_question.get_mut(key) {
                 known.seen = Instant::now();
@@ -92,7 +93,7 @@ impl ResponseCache {
         if answer.document.len() > LONGEST {
             return;
         }
-        let mut entries = self.entries();
+        let mut entries = lock(&self.0);
         entries.forget(&key);
         entries.bytes += answer.document.len();
         entries.oldest_first.push_back(key.clone());
@@ -108,10 +109,6 @@ impl ResponseCache {
         {
             entries.forget(&oldest);
         }
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().expect("nothing panics while it is held")
     }
 }
 
@@ -146,7 +143,7 @@ mod tests {
         answers.keep(key(100), answer(LONGEST + 1), 0);
         answers.keep(key(99), answer(LONGEST), 0);
 
-        let entries = answers.entries();
+        let entries = lock(&answers.0);
         assert_eq!(entries.bytes, SPACE);
         assert_eq!(entries.by_question.len(), SPACE / LONGEST);
         assert_eq!(entries.oldest_first.len(), entries.by_question.len());

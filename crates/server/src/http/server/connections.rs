@@ -13,12 +13,13 @@
 //! are never closed, so they are bounded apart ([`ConnectionLimits::requests`]): the places that they leave
 //! are for those who ask how the service is, or what has been found.
 
+use crate::lock;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -273,7 +274,7 @@ struct OpenConnections {
 impl OpenConnections {
     /// Waits until there is a place, and makes one if need be: see Note [Slow clients].
     async fn vacancy(&self) {
-        while self.open().len() >= self.limits.open {
+        while lock(&self.open).len() >= self.limits.open {
             let since = self.longest_wait().map(|longest| longest.0);
             match since.map(|since| since + self.limits.welcome) {
                 Some(due) if due <= Instant::now() => {
@@ -303,7 +304,7 @@ impl OpenConnections {
     }
 
     fn longest_wait(&self) -> Option<(Instant, Arc<Connection>)> {
-        let open = self.open();
+        let open = lock(&self.open);
         let waits = open
             .values()
             .filter_map(|connection| Some((connection.waiting()?.since, connection)));
@@ -317,16 +318,12 @@ impl OpenConnections {
             waits: Mutex::default(),
             close,
         });
-        self.open().insert(number, Arc::clone(&connection));
+        lock(&self.open).insert(number, Arc::clone(&connection));
         ConnectionSlot {
             number,
             connection,
             room: Arc::clone(self),
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
-        self.open.lock().expect("nothing panics while it is held")
     }
 }
 
@@ -339,7 +336,7 @@ struct ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.room.open().remove(&self.number);
+        lock(&self.room.open).remove(&self.number);
         self.room.left.notify_one();
     }
 }
@@ -432,11 +429,11 @@ impl Connection {
     }
 
     fn waiting(&self) -> Option<Wait> {
-        *self.waits.lock().expect("nothing panics while it is held")
+        *lock(&self.waits)
     }
 
     fn set(&self, waits: Option<Wait>) {
-        *self.waits.lock().expect("nothing panics while it is held") = waits;
+        *lock(&self.waits) = waits;
     }
 }
 

@@ -24,6 +24,7 @@ use tracing::Span;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::{App, page};
 use crate::jobs::Share;
+use crate::lock;
 use crate::store::{ApiKey, Db, Scope};
 
 /// How long the keys that were read are taken for those that there are.
@@ -268,7 +269,7 @@ impl Keys {
         let name = &key.key.name;
         if let Some(per_second) = self.limits.per_second {
             let taken = {
-                let mut rate = key.rate.lock().expect("nothing panics while it is held");
+                let mut rate = lock(&key.rate);
                 rate.take(per_second, now)
             };
             taken.map_err(|wait| {
@@ -312,7 +313,7 @@ impl Keys {
             (key.id, known)
         });
         let known: Known = Arc::new(keys.collect());
-        let mut latest = self.known.lock().expect("nothing panics while it is held");
+        let mut latest = lock(&self.known);
         *latest = Some((now(), Arc::clone(&known)));
         Ok(known)
     }
@@ -337,7 +338,7 @@ impl Keys {
     }
 
     fn latest(&self) -> Option<(Instant, Known)> {
-        let latest = self.known.lock().expect("nothing panics while it is held");
+        let latest = lock(&self.known);
         latest.clone()
     }
 }

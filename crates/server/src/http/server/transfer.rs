@@ -13,6 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::connections::{Connection, ConnectionLimits};
 use crate::http::response::problem::{Code, Problem};
+use crate::lock;
 
 /// What has to arrive of a body each time that the clock starts again. Less counts as waiting: a byte now and then would
 /// keep a connection for ever.
@@ -87,7 +88,7 @@ impl Arrival {
 
     /// Why the request is refused, if it is.
     pub(in crate::http) fn refusal(&self) -> Option<Refused> {
-        self.state().refused
+        lock(&self.state).refused
     }
 
     /// The body is here, or is not read further: from now on the request is worked on. False where that is too much.
@@ -95,7 +96,7 @@ impl Arrival {
         let Some(requests) = &self.requests else {
             return true;
         };
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if state.permit.is_none() && state.refused.is_none() {
             if let Ok(permit) = Arc::clone(requests).try_acquire_owned() {
                 state.permit = Some(permit);
@@ -109,17 +110,13 @@ impl Arrival {
     }
 
     fn refuse(&self, why: Refused) {
-        self.state().refused.get_or_insert(why);
+        lock(&self.state).refused.get_or_insert(why);
         self.refused.notify_one();
     }
 
     /// Others may be worked on.
     pub(in crate::http) fn answered(&self) {
-        self.state().permit = None;
-    }
-
-    fn state(&self) -> std::sync::MutexGuard<'_, ArrivalState> {
-        self.state.lock().expect("nothing panics while it is held")
+        lock(&self.state).permit = None;
     }
 }
 

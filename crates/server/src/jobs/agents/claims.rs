@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::jobs::clock::milliseconds;
+use crate::jobs::document::LARGE_LANE;
 use crate::jobs::document::{VERSION, json, recommendations};
 use crate::jobs::events::Notification;
-use crate::jobs::lanes::{LARGE_LANE, PATIENCE_ALONE};
+use crate::jobs::lanes::PATIENCE_ALONE;
 use crate::jobs::runner::{known, on_thread, read};
 use crate::jobs::shares::{
     KeyPermit, niceness_of, permit_to_fetch, permit_to_work, permits_in_use, yielding,
@@ -18,10 +19,11 @@ use crate::jobs::{
     Engine, EngineError, FailureCode, FitError, FitResult, JobError, Jobs, Progress,
 };
 use crate::limits::shorten;
+use crate::lock;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::store::{
     Assignment, Attempt, Claimed, FitState, Lease, LeaseOwner, StoreError, StoredAgent, Time,
-    Waiting, is_simulation,
+    is_simulation,
 };
 
 use super::check::{check, cut};
@@ -121,7 +123,7 @@ impl Jobs {
         let works_on = held.iter().map(|fit| fit.lane.as_str()).collect();
         let free = free_cards(&agent.name, &cards, free, works_on);
         let lanes: HashMap<String, CardRequest> = lanes(&agent.name, free);
-        for Waiting { id, lane } in waiting {
+        for (id, lane) in waiting {
             let Some(takes) = lanes.get(&lane) else {
                 continue;
             };
@@ -145,7 +147,7 @@ impl Jobs {
                 fit.id = %id, agent = %agent.name,
                 "the agent {} works on fit {id}, attempt {}", agent.name, claimed.attempts
             );
-            shared.told_by_agents().remove(&id);
+            lock(&shared.told_by_agents).remove(&id);
             let before = claimed.attempts - 1;
             shared.events.of(&id, before, FitState::Running);
             shared.events.publish(&id, FitState::Running);
@@ -179,7 +181,7 @@ impl Jobs {
         let (claimed, state) = self.under_way(&agent, attempt).await?;
         if state != FitState::Running {
             let attempt = shorten(attempt);
-            return Err(JobError::JobEnded { attempt });
+            return Err(JobError::JobEnded(attempt));
         }
         let write = move |request: Request| write(request.self_contained().text().to_string());
         match self.read_job(&claimed, permit_to_fetch(), write).await? {
@@ -234,9 +236,7 @@ impl Jobs {
             if let Some(log) = shared.events.find(named.id) {
                 log.push(Notification::Probe(progress.clone()));
             }
-            shared
-                .told_by_agents()
-                .insert(named.id.to_owned(), progress);
+            lock(&shared.told_by_agents).insert(named.id.to_owned(), progress);
         }
         let timeout = shared.db.fit_timeout(named.id).await?;
         Ok(Some(lease(FitState::Running, timeout)))
@@ -460,9 +460,7 @@ fn named<'a>(attempt: &'a str, holder: &'a LeaseOwner) -> Result<Attempt<'a>, Jo
 }
 
 fn lease_lost(attempt: &str) -> JobError {
-    JobError::LeaseLost {
-        attempt: shorten(attempt),
-    }
+    JobError::LeaseLost(shorten(attempt))
 }
 
 /// The answer of an agent, as it is stored: it says where it was found. An error where it answers something else.

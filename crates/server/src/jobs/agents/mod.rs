@@ -41,7 +41,7 @@ impl Jobs {
     ) -> Result<RegistrationResponse, JobError> {
         let shared = &self.shared;
         if let Some(needed) = registration.other_version() {
-            return Err(JobError::AgentVersion { needed });
+            return Err(JobError::AgentVersion(needed));
         }
         registration.check()?;
         let now = self.now();

@@ -20,13 +20,14 @@ pub(in crate::jobs) mod notifications;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use tokio::sync::{broadcast, watch};
 use utoipa::ToSchema;
 
 use super::Progress;
+use crate::lock;
 use crate::store::FitState;
 
 /// Numbers in the range of an attempt. A fit has some dozens of probes.
@@ -124,7 +125,7 @@ struct Logs {
 impl Events {
     /// The log of a fit that was begun `attempts` times before; a new one where there is none, whose fit is in this state.
     pub(super) fn of(&self, id: &str, attempts: i64, state: FitState) -> Arc<Log> {
-        let mut logs = self.lock();
+        let mut logs = lock(&self.logs);
         let log = match logs.all.entry(id.to_owned()) {
             Entry::Occupied(log) => return Arc::clone(log.get()),
             Entry::Vacant(place) => {
@@ -150,13 +151,16 @@ impl Events {
 
     /// The log of a fit, if there is one.
     pub(super) fn find(&self, id: &str) -> Option<Arc<Log>> {
-        self.lock().all.get(id).map(Arc::clone)
+        lock(&self.logs).all.get(id).map(Arc::clone)
     }
 
     /// Those whose logs have not ended.
     pub(super) fn unfinished(&self) -> Vec<String> {
-        let logs = self.lock();
-        let open = logs.all.iter().filter(|(_, log)| !log.lock().ended);
+        let logs = lock(&self.logs);
+        let open = logs
+            .all
+            .iter()
+            .filter(|(_, log)| !lock(&log.state_now).ended);
         open.map(|(id, _)| id.clone()).collect()
     }
 
@@ -186,7 +190,7 @@ impl Events {
             return;
         }
         let Some(events) = log.end() else { return };
-        let mut logs = self.lock();
+        let mut logs = lock(&self.logs);
         logs.ended.push_back((id.to_owned(), events));
         logs.events_of_ended += events;
         while logs.events_of_ended > MOST_ENDED {
@@ -196,10 +200,6 @@ impl Events {
             logs.all.remove(&oldest);
             logs.events_of_ended -= events;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Logs> {
-        self.logs.lock().expect("nothing panics while it is held")
     }
 }
 
@@ -270,7 +270,7 @@ impl Log {
 
     /// Adds an event and says so, unless the fit has ended or is in this state anyway.
     pub(super) fn push(&self, news: Notification) -> bool {
-        let mut state_now = self.lock();
+        let mut state_now = lock(&self.state_now);
         if state_now.ended
             || matches!(news, Notification::State(state) if state_now.state == Some(state))
         {
@@ -284,13 +284,13 @@ impl Log {
 
     /// Whether a state is later than what was told.
     fn is_new(&self, rank: i64) -> bool {
-        self.lock().rank < rank
+        lock(&self.state_now).rank < rank
     }
 
     /// Adds a state, unless the fit has ended or is in it anyway. A caller that does not know how often it was begun knows that this is the
     /// next of its states.
     fn push_state(&self, state: FitState, attempts: Option<i64>) -> bool {
-        let mut state_now = self.lock();
+        let mut state_now = lock(&self.state_now);
         if state_now.ended || state_now.state == Some(state) {
             return false;
         }
@@ -308,7 +308,7 @@ impl Log {
 
     /// Adds the last event, and says how many there are; `None` where it was there already.
     fn end(&self) -> Option<usize> {
-        let mut state_now = self.lock();
+        let mut state_now = lock(&self.state_now);
         if state_now.ended {
             return None;
         }
@@ -323,7 +323,7 @@ impl Log {
 
     /// A reader from the event after `last` on.
     pub(super) fn follow(self: &Arc<Log>, last: Option<u64>) -> Follower {
-        let state_now = self.lock();
+        let state_now = lock(&self.state_now);
         // No event has such a number: it is of another fit, or of a database that was put back.
         let last = last.filter(|last| *last < state_now.next);
         Follower {
@@ -331,12 +331,6 @@ impl Log {
             news: self.news.subscribe(),
             log: Arc::clone(self),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LogState> {
-        self.state_now
-            .lock()
-            .expect("nothing panics while it is held")
     }
 }
 
@@ -395,7 +389,7 @@ pub struct Follower {
 impl Follower {
     /// Whether there is nothing more to read, ever.
     pub fn is_over(&self) -> bool {
-        let state_now = self.log.lock();
+        let state_now = lock(&self.log.state_now);
         state_now.ended && self.last + 1 >= state_now.next
     }
 
@@ -403,7 +397,7 @@ impl Follower {
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             {
-                let state_now = self.log.lock();
+                let state_now = lock(&self.log.state_now);
                 let after = state_now
                     .events
                     .partition_point(|event| event.number <= self.last);

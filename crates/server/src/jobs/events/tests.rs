@@ -49,7 +49,7 @@ async fn a_reader_that_does_not_read_misses_probes_and_nothing_else() {
     log.push(Notification::State(FitState::Failed));
     log.end();
 
-    assert_eq!(log.lock().events.len(), MOST);
+    assert_eq!(lock(&log.state_now).events.len(), MOST);
     let first = [reader.next().await, reader.next().await].map(|event| event.unwrap().news);
     assert_eq!(
         first,
@@ -67,8 +67,8 @@ async fn attempts_after_a_restart_have_higher_numbers() {
     let after = Log::new(1, FitState::Queued, false, &Arc::default());
     let ended = Arc::new(Log::new(2, FitState::Done, false, &Arc::default()));
 
-    assert!(before.lock().next < OF_AN_ATTEMPT);
-    assert_eq!(after.lock().events[0].number, OF_AN_ATTEMPT + 1);
+    assert!(lock(&before.state_now).next < OF_AN_ATTEMPT);
+    assert_eq!(lock(&after.state_now).events[0].number, OF_AN_ATTEMPT + 1);
     let last = Some(OF_AN_ATTEMPT + 57);
     let told = numbers(ended.follow(last)).await;
     assert_eq!(told, [2 * OF_AN_ATTEMPT + 1, 2 * OF_AN_ATTEMPT + 2]);
@@ -157,7 +157,7 @@ fn logs_of_ended_fits_make_room() {
         events.publish(&id, FitState::Cancelled);
     }
 
-    let logs = events.lock();
+    let logs = lock(&events.logs);
     assert!(logs.events_of_ended <= MOST_ENDED);
     assert_eq!(logs.all.len(), logs.ended.len());
     assert_eq!(logs.all.len(), MOST_ENDED / 3);
@@ -168,8 +168,11 @@ async fn logs_of_many_fits_share_room_and_keep_their_states() {
     let events = Events::default();
     let fits: Vec<String> = (0..500).map(|fit| fit.to_string()).collect();
     let kept = || -> usize {
-        let logs = events.lock();
-        logs.all.values().map(|log| log.lock().events.len()).sum()
+        let logs = lock(&events.logs);
+        logs.all
+            .values()
+            .map(|log| lock(&log.state_now).events.len())
+            .sum()
     };
     for fit in &fits {
         let log = events.of(fit, 0, FitState::Running);
@@ -195,5 +198,5 @@ async fn logs_of_many_fits_share_room_and_keep_their_states() {
     for batch in 0..MOST as u64 {
         log.push(probe(batch));
     }
-    assert_eq!(log.lock().events.len(), MOST);
+    assert_eq!(lock(&log.state_now).events.len(), MOST);
 }

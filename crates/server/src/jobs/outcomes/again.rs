@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use super::{calibration, followed, question_about};
 use crate::jobs::agents::Executor;
-use crate::jobs::lanes::{LARGE_LANE, ReadPermit};
+use crate::jobs::document::LARGE_LANE;
+use crate::jobs::lanes::ReadPermit;
 use crate::jobs::shares::permits_in_use;
 use crate::jobs::{
     Engine, EngineError, EnqueueOptions, FitDocument, JobError, Jobs, permit_to_read, runner,
@@ -212,7 +213,7 @@ impl Jobs {
         let document = RequestDocument::read(fit.request.clone().into_shared())?;
         let names_files = document.model_aside().is_some() || !document.references()?.is_empty();
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let late = |_| JobError::TookTooLong { deadline: PATIENCE };
+        let late = |_| JobError::TookTooLong(PATIENCE);
         // What is not in the request itself may be large, and large models are read one at a time.
         let large = if names_files {
             let acquiring = async { (permit_to_read().await, shared.enter(LARGE_LANE).await) };

@@ -3,20 +3,13 @@
 use crate::alloc::MemoryLimit;
 use crate::device::sim::Card;
 use crate::jobs::JobError;
+use crate::jobs::document::short_digest;
 use crate::model::{
     DeviceChoice, HeadroomCalibration, Lowered, Mode, PYTORCH, Parallel, Request, SearchMode,
     Workload, strategy,
 };
 use crate::store::{Db, LearntOn, NearestQuery};
 use batchfit_fit::named_card;
-
-/// How much of a model's digest is stored: accidents in 2^64 are rare enough.
-const DIGITS: usize = 16;
-
-/// What names a model in the tables.
-pub(in crate::jobs) fn short_digest(digest: &str) -> String {
-    digest.get(..DIGITS).unwrap_or(digest).to_owned()
-}
 
 /// What outcomes teach this key about a request, as far as that is in memory: see [`Db::read_learnt`]. `card` says which GPU its device
 /// stands for, as [`Engine::check`](crate::jobs::Engine::check) does, or which card an agent simulates.

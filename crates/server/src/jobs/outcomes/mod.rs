@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 pub use again::{NearDocument, nearest, question_of};
 pub use calibration::learn_before;
-pub(super) use calibration::{calibration, question_about, short_digest};
+pub(super) use calibration::{calibration, question_about};
 pub use reported::{ReportedEnvironment, ReportedOutcome};
 
 use crate::store::{
@@ -120,17 +120,7 @@ pub struct AccuracyDocument {
 }
 
 /// What became of an outcome.
-#[derive(Debug, Clone, PartialEq)]
-pub enum OutcomeStatus {
-    /// It is kept.
-    New(Box<OutcomeDocument>),
-    /// It was told before, under the same name.
-    Again(Box<OutcomeDocument>),
-    /// Another one was told under this name.
-    NameTaken,
-    /// There is no such recommendation.
-    Unknown,
-}
+pub type OutcomeStatus = OutcomeKept<Box<OutcomeDocument>>;
 
 /// Who tells an outcome.
 #[derive(Debug, Clone, Default)]
@@ -317,11 +307,11 @@ impl From<StoredLearnt> for AccuracyDocument {
         AccuracyDocument {
             id: row.id,
             model: row.model,
-            gpu: row.gpu,
-            source: row.source,
-            strategy: row.strategy,
-            driver: Some(row.driver).filter(|driver| !driver.is_empty()),
-            pytorch: row.pytorch,
+            gpu: row.on.gpu,
+            source: row.on.source,
+            strategy: row.on.strategy,
+            driver: Some(row.on.driver).filter(|driver| !driver.is_empty()),
+            pytorch: row.on.pytorch,
             outcomes: row.outcomes,
             misses: row.misses,
             refused: row.refused,

@@ -4,9 +4,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{EnqueueOptions, JobError, Jobs};
 use crate::alloc::MemoryLimit;
+use crate::jobs::document::{LARGE_LANE, is_large, lane_of_fit, short_digest};
 use crate::jobs::document::{asked_by, new_fit, terms};
-use crate::jobs::lanes::{LARGE_LANE, ReadPermit, is_large, lane_of_fit};
-use crate::jobs::outcomes::{calibration, short_digest};
+use crate::jobs::lanes::ReadPermit;
+use crate::jobs::outcomes::calibration;
 use crate::jobs::uploads::unknown;
 use crate::jobs::{Engine, FitDocument};
 use crate::limits::CancelOnDrop;
@@ -135,7 +136,7 @@ impl Jobs {
                 return Err(if of_key {
                     JobError::ShareFull { waiting, most }
                 } else {
-                    JobError::QueueFull { waiting }
+                    JobError::QueueFull(waiting)
                 });
             }
         };

@@ -9,12 +9,9 @@ use crate::store::StoreError;
 /// Why a job was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// Too many fits are waiting.
-    #[error("{waiting} fits are waiting already")]
-    QueueFull {
-        /// How many.
-        waiting: i64,
-    },
+    /// So many fits are waiting, which is too many.
+    #[error("{0} fits are waiting already")]
+    QueueFull(i64),
     /// Too many fits of one key are waiting.
     #[error(
         "{waiting} fits of this key are waiting already: one key may fill a quarter of the queue, which holds {most}"
@@ -36,18 +33,12 @@ pub enum JobError {
         /// What was asked first.
         fit: String,
     },
-    /// As many searches are under way as may be.
-    #[error("{most} searches are under way already; cancel those that are not needed")]
-    TooManySearches {
-        /// The bound that was reached.
-        most: u32,
-    },
-    /// The device has been busy for longer than a caller should wait.
-    #[error("{device} is busy with another request")]
-    DeviceBusy {
-        /// As in the request.
-        device: String,
-    },
+    /// As many searches are under way as may be: so many.
+    #[error("{0} searches are under way already; cancel those that are not needed")]
+    TooManySearches(u32),
+    /// The device, named as in the request, has been busy for longer than a caller should wait.
+    #[error("{0} is busy with another request")]
+    DeviceBusy(String),
     /// The request names an upload that is not there.
     #[error(
         "there is no upload {digest}, or it has expired; send the file with PUT /v1/graphs/{digest}, or POST \
@@ -75,12 +66,9 @@ pub enum JobError {
     /// The engine has no answer.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The engine panicked.
-    #[error("the engine panicked: {message}")]
-    EnginePanicked {
-        /// What it said.
-        message: String,
-    },
+    /// The engine panicked, and said this.
+    #[error("the engine panicked: {0}")]
+    EnginePanicked(String),
     /// The system starts no thread for the work.
     #[error(
         "the system starts no more threads for this service, or has no memory for them; ask again later"
@@ -89,21 +77,15 @@ pub enum JobError {
     /// Other large requests are being read.
     #[error("other large requests are being read; ask again, or for less at a time")]
     TooLarge,
-    /// The work was not done in time, and was stopped.
-    #[error("the probe took longer than {} s and was stopped; ask for less at a time", deadline.as_secs())]
-    TookTooLong {
-        /// How long it might have taken.
-        deadline: Duration,
-    },
+    /// The work was not done in so much time, and was stopped.
+    #[error("the probe took longer than {} s and was stopped; ask for less at a time", .0.as_secs())]
+    TookTooLong(Duration),
     /// Others changed what was just looked at.
     #[error("others changed the fit meanwhile; ask again")]
     Busy,
-    /// An agent has another version.
-    #[error("{needed}")]
-    AgentVersion {
-        /// Which one is needed.
-        needed: String,
-    },
+    /// An agent has another version: says which one is needed.
+    #[error("{0}")]
+    AgentVersion(String),
     /// Another agent has this name.
     #[error(
         "another agent called {name} is registered and was heard of {silent} s ago; give this one another name (`--name`), or wait \
@@ -122,19 +104,13 @@ pub enum JobError {
     TooManyAgents,
     /// What an agent says is of an attempt that is not its own any more.
     #[error(
-        "attempt {attempt} is not under way any more: its time limit or its lease has passed, or it was cancelled; what is said \
+        "attempt {0} is not under way any more: its time limit or its lease has passed, or it was cancelled; what is said \
          of it is not stored"
     )]
-    LeaseLost {
-        /// The attempt.
-        attempt: String,
-    },
+    LeaseLost(String),
     /// There is nothing more to be said of an attempt.
-    #[error("attempt {attempt} has ended, and its answer is stored")]
-    JobEnded {
-        /// The attempt.
-        attempt: String,
-    },
+    #[error("attempt {0} has ended, and its answer is stored")]
+    JobEnded(String),
     /// The server is about to end.
     #[error("the server is shutting down")]
     ShuttingDown,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
@@ -12,13 +12,14 @@ use crate::jobs::clock::Clock;
 use crate::jobs::document::{FitError, json};
 use crate::jobs::events::Events;
 use crate::jobs::events::notifications::RemoteProgress;
-use crate::jobs::lanes::{LARGE_LANE, Lanes};
 use crate::jobs::leases::Heartbeats;
 use crate::jobs::queue::spec_cache::SpecCache;
 use crate::jobs::readiness::Readiness;
 use crate::jobs::searches::predicted::Predictions;
 use crate::jobs::{Engine, EngineError, Limits, Progress};
+use crate::jobs::{document::LARGE_LANE, lanes::Lanes};
 use crate::limits::Cancel;
+use crate::lock;
 use crate::model::{Request, RequestDocument, RequestError, Uploads};
 use crate::store::{
     Attempt, Db, FitState, Ids, Lease, LeaseOwner, ParallelSimulated, StoreError, Time,
@@ -47,7 +48,7 @@ pub(in crate::jobs) struct Shared {
     /// The fits at work in this process, by id.
     pub(in crate::jobs) running: Mutex<HashMap<String, Arc<Running>>>,
     /// How far agents are, by fit.
-    pub(super) told_by_agents: Mutex<HashMap<String, Progress>>,
+    pub(in crate::jobs) told_by_agents: Mutex<HashMap<String, Progress>>,
     /// Tells the runner that there may be something to claim.
     pub(in crate::jobs) wake: Notify,
     /// Changes whenever there may be something for agents.
@@ -71,11 +72,7 @@ pub(in crate::jobs) struct Running {
 impl Running {
     /// Publishes this step.
     pub(in crate::jobs) fn show(&self, step: Progress) {
-        let mut shown = self
-            .progress
-            .lock()
-            .expect("nothing panics while it is held");
-        *shown = Some(step);
+        *lock(&self.progress) = Some(step);
     }
 }
 
@@ -98,11 +95,7 @@ impl Shared {
     }
 
     pub(in crate::jobs) fn running(&self, id: &str) -> Option<Arc<Running>> {
-        let running = self
-            .running
-            .lock()
-            .expect("nothing panics while it is held");
-        running.get(id).map(Arc::clone)
+        lock(&self.running).get(id).map(Arc::clone)
     }
 
     /// Lets go of a fit that was cancelled in the database, and tells those that follow it.
@@ -117,20 +110,12 @@ impl Shared {
 
     /// Whether any fit is at work here.
     pub(in crate::jobs) fn works(&self) -> bool {
-        let running = self
-            .running
-            .lock()
-            .expect("nothing panics while it is held");
-        !running.is_empty()
+        !lock(&self.running).is_empty()
     }
 
     /// The fits that are at work here.
     pub(in crate::jobs) fn at_work(&self) -> Vec<String> {
-        let running = self
-            .running
-            .lock()
-            .expect("nothing panics while it is held");
-        running.keys().cloned().collect()
+        lock(&self.running).keys().cloned().collect()
     }
 
     /// For this server, from now on.
@@ -143,24 +128,13 @@ impl Shared {
 
     /// How far the fits are that are at work here.
     pub(in crate::jobs) fn all_progress(&self) -> HashMap<String, Progress> {
-        let running = self
-            .running
-            .lock()
-            .expect("nothing panics while it is held");
-        let progress = running.iter().filter_map(|(id, running)| {
-            let progress = running.progress.lock();
-            let progress = progress.expect("nothing panics while it is held");
-            Some((id.clone(), progress.clone()?))
-        });
-        let mut all = self.told_by_agents().clone();
+        let running = lock(&self.running);
+        let progress = running
+            .iter()
+            .filter_map(|(id, running)| Some((id.clone(), lock(&running.progress).clone()?)));
+        let mut all = lock(&self.told_by_agents).clone();
         all.extend(progress);
         all
-    }
-
-    /// How far agents are, by fit.
-    pub(in crate::jobs) fn told_by_agents(&self) -> MutexGuard<'_, HashMap<String, Progress>> {
-        let told = self.told_by_agents.lock();
-        told.expect("nothing panics while it is held")
     }
 
     /// Stores why an attempt of an agent has no answer.
@@ -197,13 +171,9 @@ impl Shared {
 
     pub(super) fn progress(&self, id: &str) -> Option<Progress> {
         let Some(running) = self.running(id) else {
-            return self.told_by_agents().get(id).cloned();
+            return lock(&self.told_by_agents).get(id).cloned();
         };
-        let progress = running
-            .progress
-            .lock()
-            .expect("nothing panics while it is held");
-        progress.clone()
+        lock(&running.progress).clone()
     }
 
     /// How many simulated fits may be claimed.

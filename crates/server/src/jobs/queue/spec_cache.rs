@@ -1,12 +1,13 @@
 //! Requests that were just read, kept in memory until the runner claims their fits.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Span;
 
+use crate::lock;
 use crate::model::Request;
 
 /// Largest size of the models in requests that wait, beside the latest: see [`Request::size`]. About KiB.
@@ -63,7 +64,7 @@ impl SpecCache {
         request: Request,
         permit: Option<OwnedSemaphorePermit>,
     ) -> CacheEntryGuard<'_> {
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         let is_wanted = self.wanted.load(Ordering::Relaxed) > 0;
         let permit = permit.filter(|_| !is_wanted);
         let size = request.size().unwrap_or(0);
@@ -97,7 +98,7 @@ impl SpecCache {
         &self,
         id: &str,
     ) -> Option<(Request, Option<OwnedSemaphorePermit>)> {
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         let index = all.iter().position(|waiting| waiting.id == id)?;
         let waiting = all.remove(index)?;
         Some((waiting.request, waiting.permit))
@@ -105,14 +106,14 @@ impl SpecCache {
 
     /// Those that wait.
     pub(in crate::jobs) fn ids(&self) -> Vec<String> {
-        let all = self.lock();
+        let all = lock(&self.waiting);
         all.iter().map(|waiting| waiting.id.clone()).collect()
     }
 
     /// What the log says of all that is done for this fit: its id, and that of the request that asked for it, where that
     /// was asked of this process a moment ago.
     pub(in crate::jobs) fn span(&self, id: &str) -> Span {
-        let all = self.lock();
+        let all = lock(&self.waiting);
         let asked = all.iter().find(|waiting| waiting.id == id);
         let parent = asked.and_then(|waiting| waiting.span.id());
         tracing::info_span!(parent: parent, "fit", fit.id = id)
@@ -121,19 +122,13 @@ impl SpecCache {
     /// Lets go of the permit, and keeps it of no request until this is dropped: a fit that was taken up waits for it,
     /// and those that are left here are taken up after that one.
     pub(in crate::jobs) fn want_permit(&self) -> PermitWaiter<'_> {
-        let mut all = self.lock();
+        let mut all = lock(&self.waiting);
         self.wanted.fetch_add(1, Ordering::Relaxed);
         for waiting in all.iter_mut() {
             waiting.permit = None;
         }
         all.retain(|waiting| waiting.size <= LARGEST);
         PermitWaiter(self)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        self.waiting
-            .lock()
-            .expect("nothing panics while it is held")
     }
 }
 

@@ -65,9 +65,7 @@ async fn boxed_on_thread(
                 .or_else(|| panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no message");
             tracing::error!("the engine panicked: {message}");
-            Err(JobError::EnginePanicked {
-                message: message.to_owned(),
-            })
+            Err(JobError::EnginePanicked(message.to_owned()))
         }
     }
 }

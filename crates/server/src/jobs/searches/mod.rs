@@ -178,7 +178,7 @@ impl Jobs {
             } else {
                 BOUNDS.of_a_key
             };
-            return Err(JobError::TooManySearches { most });
+            return Err(JobError::TooManySearches(most));
         }
         let stored = StoredSearch {
             id,

@@ -7,11 +7,12 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::device::sim::CARDS;
-use crate::jobs::lanes::LARGE_LANE;
+use crate::jobs::document::LARGE_LANE;
 use crate::jobs::shares::{niceness, yielding};
 use crate::jobs::uploads::Found;
 use crate::jobs::{Engine, EngineError, JobError, Jobs};
 use crate::limits::CancelOnDrop;
+use crate::lock;
 use crate::model::{Digest, Packed, Request, RequestDocument, RequestError, Uploads};
 use crate::store::SIMULATED_LANE;
 use batchfit_fit::Runs;
@@ -35,7 +36,7 @@ pub(in crate::jobs) struct Predictions(Mutex<HashMap<Digest, Arc<OnceCell<Predic
 impl Predictions {
     /// Where the prediction from this is kept.
     fn of(&self, source: &str) -> Arc<OnceCell<Prediction>> {
-        let mut known = self.0.lock().expect("nothing panics while it is held");
+        let mut known = lock(&self.0);
         if known.len() >= MOST_KNOWN {
             known.clear();
         }

@@ -1,7 +1,7 @@
 //! Fits that agents are to answer, or have answered.
 
 use super::*;
-use crate::engine::Connection;
+use crate::engine::Pool;
 
 #[tokio::test]
 async fn keys_take_turns_at_agents() {
@@ -14,7 +14,7 @@ async fn keys_take_turns_at_agents() {
             .waiting_for_agents(",agent h200 x1,", Time(2))
             .await
             .unwrap();
-        let ids = waiting.into_iter().map(|waiting| waiting.id);
+        let ids = waiting.into_iter().map(|(id, _lane)| id);
         ids.collect::<String>()
     };
     assert_eq!(order().await, "13245");
@@ -149,9 +149,10 @@ async fn cards_are_those_of_one_agent_that_stays() {
 async fn what_a_full_disk_does_not_take_is_an_error() {
     let db = queue(&[("1", "simulated"), ("2", "simulated")]).await;
     let claimed = claim_for(&db, &me(), 1).await.unwrap();
-    let Connection::Sqlite(mut connection) = db.pool.acquire().await.unwrap() else {
+    let Pool::Sqlite(_, writing) = &db.pool else {
         return;
     };
+    let mut connection = writing.acquire().await.unwrap();
     let mut handle = connection.lock_handle().await.unwrap();
     handle.set_commit_hook(|| false);
     drop(handle);

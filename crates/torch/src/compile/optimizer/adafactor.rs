@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Trained, zeros};
+use super::{Trained, by_type, zeros};
 use crate::eager::{Eager, Output, Stop, Tensor, TensorBody};
 use crate::ops::Reduction;
 use crate::program::{Category, Host, Kernel};
@@ -62,13 +62,6 @@ pub(super) fn one_by_one(
         eager.recorder().wait();
         eager.launch(STEP, &[update], &[&parameter.tensor]);
     }
-    let Locals {
-        row_mean,
-        col_mean,
-        grad_squared,
-        update,
-    } = locals;
-    drop((row_mean, col_mean, grad_squared, update));
     Ok(())
 }
 
@@ -80,27 +73,17 @@ pub(super) fn together(
 ) -> Result<(), Stop> {
     make_states(eager, parameters, mine);
     eager.set_category(Category::OptimizerScratch);
-    let mut groups: Vec<((DType, bool), Vec<&Trained>)> = Vec::new();
     // `_group_tensors_by_device_dtype_and_is_multidim`: by type first.
-    let mut types: Vec<DType> = Vec::new();
-    for index in mine {
-        let dtype = parameters[*index].tensor.dtype;
-        if !types.contains(&dtype) {
-            types.push(dtype);
-        }
-    }
-    for dtype in types {
-        let of_type = mine.iter().map(|index| &parameters[*index]);
-        for parameter in of_type.filter(|parameter| parameter.tensor.dtype == dtype) {
-            let key = (dtype, parameter.state.len() == 2);
-            match groups.iter_mut().find(|(known, _)| *known == key) {
-                Some((_, group)) => group.push(parameter),
-                None => groups.push((key, vec![parameter])),
-            }
-        }
+    let mut groups: Vec<(bool, Vec<&Trained>)> = Vec::new();
+    let all = mine.iter().map(|index| &parameters[*index]);
+    for of_type in by_type(all, |one| one.tensor.dtype) {
+        let first = of_type[0].state.len() == 2;
+        let is_alike = |one: &&Trained| (one.state.len() == 2) == first;
+        let (alike, others): (Vec<_>, Vec<_>) = of_type.into_iter().partition(is_alike);
+        groups.extend([(first, alike), (!first, others)]);
     }
     let mut updates: Vec<Tensor> = Vec::new();
-    for ((_, is_factored), group) in groups {
+    for (is_factored, group) in groups.into_iter().filter(|(_, group)| !group.is_empty()) {
         let gradients: Vec<Tensor> = group.iter().filter_map(|one| one.gradient()).collect();
         for parameter in &group {
             eager.set_label(&parameter.leaf.path);
@@ -275,19 +258,18 @@ fn make_states(eager: &mut Eager, parameters: &mut [Trained], mine: &[usize]) {
 /// The norm of all elements.
 fn norm(eager: &mut Eager, tensor: &Tensor) -> Output {
     let all: Vec<usize> = (0..tensor.shape.len()).collect();
-    eager.vector_norm_along(tensor, &all, false, 2.0)
+    eager.norm_along(tensor, (&all, false), (2.0, false))
 }
 
 /// The norms along a dimension, which stays.
 fn along(eager: &mut Eager, tensor: &Tensor, dim: usize) -> Output {
-    eager.vector_norm_along(tensor, &[dim], true, 2.0)
+    eager.norm_along(tensor, (&[dim], true), (2.0, false))
 }
 
 /// What an elementwise function of a tensor makes.
 fn made_like(eager: &mut Eager, tensor: &TensorBody) -> Tensor {
     let made = eager.empty_like(tensor, tensor.dtype);
-    eager.launch(STEP, &[tensor], &[&made]);
-    Tensor::new(made)
+    eager.computed(made, STEP, &[tensor])
 }
 
 /// A list goes from its end.

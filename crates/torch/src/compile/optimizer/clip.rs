@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::Trained;
+use super::{Trained, by_type};
 use crate::eager::{Eager, Tensor};
 use crate::program::{Category, Kernel};
 use crate::shape::DType;
@@ -19,21 +19,14 @@ pub(in crate::compile) fn clip_grad_norm(
 ) {
     const CHUNK: u64 = 65_536;
     let gradients: Vec<Tensor> = parameters.iter().filter_map(Trained::gradient).collect();
-    let mut types: Vec<DType> = Vec::new();
-    for gradient in &gradients {
-        if !types.contains(&gradient.dtype) {
-            types.push(gradient.dtype);
-        }
-    }
     eager.set_category(Category::OptimizerScratch);
     eager.set_label(&Arc::from("clip_grad_norm_"));
     let mut norms = Vec::new();
-    for dtype in types {
-        let of_type = gradients.iter().filter(|gradient| gradient.dtype == dtype);
-        let chunks = |gradient: &Tensor| gradient.numel().at(1).div_ceil(CHUNK);
-        let most = of_type.clone().map(chunks).max().unwrap_or(0);
-        let partial = eager.scratch(DType::Float32.size() * of_type.clone().count() as u64 * most);
-        norms.extend(of_type.map(|_| eager.scratch(dtype.size())));
+    for of_type in by_type(&gradients, |gradient| gradient.dtype) {
+        let chunks = |gradient: &&Tensor| gradient.numel().at(1).div_ceil(CHUNK);
+        let most = of_type.iter().map(chunks).max().unwrap_or(0);
+        let partial = eager.scratch(DType::Float32.size() * of_type.len() as u64 * most);
+        norms.extend(of_type.iter().map(|one| eager.scratch(one.dtype.size())));
         drop(partial);
     }
     let Some(dtype) = gradients.first().map(|gradient| gradient.dtype) else {
@@ -41,14 +34,14 @@ pub(in crate::compile) fn clip_grad_norm(
     };
     let count = dtype.size() * norms.len() as u64;
     let stacked = eager.scratch(count);
-    let total = if is_sharded {
-        // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
-        let [copied, sent, _received] = [(); 3].map(|()| eager.scratch(count));
+    // Norms of shards are stacked into a tensor of which each rank has a part, copied, and summed over the ranks.
+    let received = is_sharded.then(|| {
+        let [copied, sent, received] = [(); 3].map(|()| eager.scratch(count));
         drop((copied, sent));
-        Rc::new(eager.empty(&[], dtype))
-    } else {
-        Rc::new(eager.empty(&[], dtype))
-    };
+        received
+    });
+    let total = Rc::new(eager.empty(&[], dtype));
+    drop(received);
     drop(stacked);
     norms.drain(..).rev().for_each(drop);
     let number = |eager: &mut Eager| eager.scratch(dtype.size());

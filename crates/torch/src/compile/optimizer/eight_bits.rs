@@ -2,10 +2,8 @@
 //!
 //! See Note [Optimizers].
 
-use std::sync::Arc;
-
-use super::{Trained, zeros};
-use crate::eager::{Eager, Tensor, TensorBody};
+use super::{Trained, moment, zeros};
+use crate::eager::{Eager, TensorBody};
 use crate::program::{Category, Host, Kernel};
 use crate::shape::{DType, Extent};
 use batchfit_step::Optimizer;
@@ -129,14 +127,6 @@ pub(super) fn torchao(eager: &mut Eager, parameters: &mut [Trained], mine: &[usi
             drop(temporary);
         }
     }
-}
-
-/// A moment as large as the parameter.
-fn moment(eager: &mut Eager, parameter: &mut Trained, name: &str, dtype: DType) {
-    eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty_like(&parameter.tensor, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
-    parameter.state.push(Tensor::new(made));
 }
 
 fn update(eager: &mut Eager, parameter: &Trained) {

@@ -204,19 +204,11 @@ fn note_update<'a>(
         (OptimizerImpl::Foreach, 2) => Host::AdamUpdate,
         (OptimizerImpl::Foreach | OptimizerImpl::Fused, _) => Host::Update,
     };
-    // Parameters of a type are updated together.
-    let mut all: Vec<(DType, u32, Extent)> = Vec::new();
-    for parameter in parameters {
-        let (dtype, elements) = (parameter.tensor.dtype, parameter.tensor.numel());
-        match all.iter_mut().find(|(of, ..)| *of == dtype) {
-            Some((_, count, sum)) => {
-                *count += 1;
-                *sum = *sum + elements;
-            }
-            None => all.push((dtype, 1, elements)),
-        }
-    }
-    for (dtype, count, elements) in all {
+    for together in by_type(parameters, |one| one.tensor.dtype) {
+        let dtype = together[0].tensor.dtype;
+        let count = u32::try_from(together.len()).unwrap_or(u32::MAX);
+        let elements = together.iter().map(|one| one.tensor.numel());
+        let elements = elements.fold(Extent::ZERO, |sum, own| sum + own);
         eager.recorder().note(host, count);
         // Parameter and gradient are read, the state too; the gradient alone is not written. Decay reads both and writes a copy.
         let decay = u64::from(variant.decay_copies_gradients());
@@ -248,15 +240,11 @@ fn make_state(
     };
     eager.set_category(Category::OptimizerState);
     for name in names {
-        eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-        let tensor = &parameter.tensor;
-        let made = if *name == "step" {
-            eager.empty(&[], DType::Float32)
+        if *name == "step" {
+            zeros(eager, parameter, name, &[], DType::Float32);
         } else {
-            eager.empty_strided(&tensor.shape, tensor.strides.clone(), tensor.dtype)
-        };
-        eager.launch(Kernel::Fill(0.0), &[], &[&made]);
-        parameter.state.push(Tensor::new(made));
+            moment(eager, parameter, name, parameter.tensor.dtype);
+        }
     }
 }
 
@@ -294,9 +282,30 @@ fn update(
 /// A state of zeros.
 fn zeros(eager: &mut Eager, parameter: &mut Trained, name: &str, shape: &[Extent], dtype: DType) {
     eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
-    let made = eager.empty(shape, dtype);
-    eager.launch(Kernel::Fill(0.0), &[], &[&made]);
+    let made = eager.zeros(shape, dtype);
     parameter.state.push(Tensor::new(made));
+}
+
+/// A moment as large as the parameter.
+fn moment(eager: &mut Eager, parameter: &mut Trained, name: &str, dtype: DType) {
+    eager.set_label(&Arc::from(format!("{} {name}", parameter.leaf.path)));
+    let made = eager.zeros_like(&parameter.tensor, dtype);
+    parameter.state.push(Tensor::new(made));
+}
+
+/// What there is of each type, by the first of it.
+fn by_type<T>(all: impl IntoIterator<Item = T>, dtype: impl Fn(&T) -> DType) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for one in all {
+        match groups
+            .iter_mut()
+            .find(|group| dtype(&group[0]) == dtype(&one))
+        {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups
 }
 
 /// `zero_grad(set_to_none=True)`.

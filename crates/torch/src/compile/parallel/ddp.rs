@@ -112,8 +112,7 @@ impl Reducer {
         reducer.make_buckets(eager, first, ascending);
         if options.find_unused_parameters || options.static_graph {
             let count = Extent::fixed(reducer.members.len() as u64);
-            let used = eager.empty(&[count], DType::Int32);
-            eager.launch(Kernel::Fill(0.0), &[], &[&used]);
+            let used = eager.zeros(&[count], DType::Int32);
             reducer.state.borrow_mut().used = Some(Rc::new(used));
         }
         reducer.state.borrow_mut().sent_before = true;
@@ -173,8 +172,7 @@ impl Reducer {
             let dtype = parts[index]
                 .first()
                 .map_or(DType::Float32, |member| self.members[*member].dtype);
-            let bucket = eager.empty(&[Extent::fixed(elements)], dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&bucket]);
+            let bucket = eager.zeros(&[Extent::fixed(elements)], dtype);
             made[index] = Some(Rc::new(bucket));
         }
         let state = &mut *self.state.borrow_mut();

@@ -134,8 +134,7 @@ impl Eager {
         let _hidden = self.empty(&[], dtype);
         let _seen = self.empty(&[], dtype);
         let bias = self.empty(&mask.shape, dtype);
-        self.launch(Kernel::MaskBias, &[mask], &[&bias]);
-        Tensor::new(bias)
+        self.computed(bias, Kernel::MaskBias, &[mask])
     }
 
     /// The mask with padded rows, seen under its own length again and expanded to all scores.
@@ -159,15 +158,13 @@ impl Eager {
         let last = x.shape.len() - 1;
         let (own, mut shape) = (x.shape.clone(), x.shape.clone());
         shape[last] = Extent::fixed(width);
-        let y = self.empty(&shape, x.dtype);
-        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let y = self.zeros(&shape, x.dtype);
         let inside = part(&y, last, Extent::ZERO, own[last]);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let copy = eager.empty(&own, gradient.dtype);
             let inside = part(gradient, last, Extent::ZERO, own[last]);
-            eager.launch(Kernel::Copy, &[&inside], &[&copy]);
-            Tensor::new(copy)
+            eager.computed(copy, Kernel::Copy, &[&inside])
         })
     }
 
@@ -179,9 +176,7 @@ impl Eager {
     ) -> Output {
         let inputs = [Some(query), Some(key), Some(value), bias];
         let mut draft = OpRecord::new(self, &inputs);
-        if let Some(bias) = bias {
-            draft.save(self, "attn_bias", bias)?;
-        }
+        draft.save(self, "attn_bias", bias)?;
         draft.save(self, "key", key)?;
         draft.save(self, "query", query)?;
         draft.save(self, "value", value)?;
@@ -231,10 +226,8 @@ impl Eager {
         let mut operands: Vec<&TensorBody> = vec![query, key, value];
         operands.extend(bias.map(|bias| &**bias));
         self.launch(kernels[0].clone(), &operands, &results);
-        let kept = Tensor::new(output.alias(output.shape.clone(), output.strides.clone()));
-        if let Some(log_sum_exp) = &log_sum_exp {
-            draft.save(self, "log_sum_exp", log_sum_exp)?;
-        }
+        let kept = Tensor::new(output.same());
+        draft.save(self, "log_sum_exp", log_sum_exp.as_ref())?;
         draft.save(self, "output", &kept)?;
         drop((log_sum_exp, kept));
         for (name, tensor) in ["philox_offset", "philox_seed"].into_iter().zip(&state) {
@@ -315,8 +308,7 @@ impl Eager {
             .map(|tensor| {
                 let shape = [0, 1, 2, 3].map(|i| tensor.shape[i]);
                 let copy = self.stored_by_position(&shape, tensor.dtype);
-                self.launch(Kernel::Copy, &[tensor], &[&copy]);
-                Tensor::new(copy)
+                self.computed(copy, Kernel::Copy, &[tensor])
             })
             .collect();
         let results = inputs.map(|input| {
@@ -324,8 +316,7 @@ impl Eager {
                 let shape = [0, 1, 2, 3].map(|i| input.shape[i]);
                 self.stored_by_position(&shape, gradient.dtype)
             } else {
-                let strides = strides_like(&input.shape, &input.strides);
-                self.empty_strided(&input.shape, strides, gradient.dtype)
+                self.empty_like(input, gradient.dtype)
             })
         });
         let grad_bias = bias_is_trained.then(|| self.bias_grad(lengths, gradient.dtype));
@@ -347,9 +338,7 @@ impl Eager {
             Backend::Efficient | Backend::Math => None,
         };
         self.launch_with(kernel, &from, &into, sums.map(|storage| &**storage));
-        for buffer in held {
-            drop(buffer);
-        }
+        drop(held);
         drop(copies);
         let [query, key, value] = results.map(Some);
         vec![query, key, value, grad_bias]

@@ -234,44 +234,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn choices_are_those_of_pytorch() {
-        let bf16 = plain(DType::BFloat16);
-        let masked = Problem {
-            masked: true,
-            ..bf16
-        };
-        let grouped = Problem {
-            grouped: true,
-            ..bf16
-        };
-        let wide = Problem {
-            width: 256,
-            value_width: 256,
-            ..bf16
-        };
-
-        assert_eq!(choose((7, 5), &bf16), Backend::Math);
-        assert_eq!(choose((7, 5), &plain(DType::Float16)), Backend::Efficient);
-        assert_eq!(choose((8, 0), &bf16), Backend::Flash);
-        assert_eq!(choose((9, 0), &bf16), Backend::Cudnn);
-        assert_eq!(choose((12, 0), &bf16), Backend::Flash);
-        assert_eq!(choose((8, 0), &masked), Backend::Efficient);
-        assert_eq!(choose((9, 0), &masked), Backend::Cudnn);
-        assert_eq!(choose((8, 0), &grouped), Backend::Flash);
-        assert_eq!(choose((10, 0), &wide), Backend::Flash);
-        let both = Problem {
-            masked: true,
-            ..grouped
-        };
-        assert_eq!(choose((8, 0), &both), Backend::Math);
-        let trained = Problem {
-            mask_is_trained: true,
-            ..masked
-        };
-        assert_eq!(choose((9, 0), &trained), Backend::Efficient);
-    }
-
     /// What stands in the rows of the file, in the order of `tests/record/attention_choices.py`.
     fn problems_of_row(dtype: DType, width: u64, value_width: u64) -> Vec<Problem> {
         let mut problems = Vec::new();

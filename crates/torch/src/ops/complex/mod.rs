@@ -39,7 +39,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     // It only marks a view.
     ("aten.conj.default aten._conj.default", |args| {
         of_one(args, "conj", like_first, |(), eager, x, _| {
-            let same = |x: &TensorBody| x.alias(x.shape.clone(), x.strides.clone());
+            let same = |x: &TensorBody| x.same();
             let marked = eager.seen_as(&x[0], same(&x[0]), same);
             Ok(vec![viewed(&x[0], marked)])
         })
@@ -195,10 +195,7 @@ impl Eager {
             // Made as pairs of real numbers, and seen as complex ones.
             let grad_x = Tensor::new(eager.empty(&gradient.shape, complex));
             eager.launch(Kernel::MemoryOnly("complex"), &[gradient], &[&grad_x]);
-            gradient_view(
-                &grad_x,
-                grad_x.alias(grad_x.shape.clone(), grad_x.strides.clone()),
-            )
+            gradient_view(&grad_x, grad_x.same())
         })
     }
 
@@ -211,23 +208,13 @@ impl Eager {
         draft.save(self, "result", &y.detached())?;
         Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let result = saved.get("result");
-            let like = |eager: &mut Eager| {
-                let strides = strides_like(&result.shape, &result.strides);
-                eager.empty_strided(&result.shape, strides, complex)
-            };
             // The conjugate gradient is copied for each product.
-            let of_angle = {
-                let _first = like(eager);
-                let _second = like(eager);
-                let product = like(eager);
+            let mut product = || {
+                let [_first, _second, product] =
+                    [(); 3].map(|()| eager.empty_like(result, complex));
                 Tensor::new(product)
             };
-            let of_abs = {
-                let _first = like(eager);
-                let _second = like(eager);
-                let product = like(eager);
-                Tensor::new(product)
-            };
+            let (of_angle, of_abs) = (product(), product());
             eager.launch(
                 Kernel::MemoryOnly("polar"),
                 &[gradient, result],
@@ -258,17 +245,14 @@ impl Eager {
     fn complex_abs(&mut self, x: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let strides = strides_like(&x.shape, &x.strides);
-        let y = self.empty_strided(&x.shape, strides.clone(), x.dtype.real());
-        let _through = self.empty_strided(&x.shape, strides, x.dtype);
+        let y = self.empty_like(x, x.dtype.real());
+        let _through = self.empty_like(x, x.dtype);
         self.launch(Kernel::MemoryOnly("abs"), &[x], &[&y]);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
-            let strides = strides_like(&x.shape, &x.strides);
-            let sign = eager.empty_strided(&x.shape, strides.clone(), x.dtype);
-            let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-            eager.launch(Kernel::MemoryOnly("abs"), &[gradient, &sign], &[&grad_x]);
-            Tensor::new(grad_x)
+            let sign = eager.empty_like(x, x.dtype);
+            let grad_x = eager.empty_like(x, x.dtype);
+            eager.computed(grad_x, Kernel::MemoryOnly("abs"), &[gradient, &sign])
         }))
     }
 
@@ -276,14 +260,12 @@ impl Eager {
     fn complex_angle(&mut self, x: &Tensor) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
-        let strides = strides_like(&x.shape, &x.strides);
-        let _through = self.empty_strided(&x.shape, strides.clone(), x.dtype);
-        let y = self.empty_strided(&x.shape, strides, x.dtype.real());
+        let _through = self.empty_like(x, x.dtype);
+        let y = self.empty_like(x, x.dtype.real());
         self.launch(Kernel::MemoryOnly("angle"), &[x], &[&y]);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let x = saved.get("self");
-            let strides = strides_like(&x.shape, &x.strides);
-            let mut made = |dtype: DType| eager.empty_strided(&x.shape, strides.clone(), dtype);
+            let mut made = |dtype: DType| eager.empty_like(x, dtype);
             let (real, complex) = (x.dtype.real(), x.dtype);
             // The modulus, by way of complex numbers; then quotients, of which the result is one.
             let _modulus = made(real);
@@ -291,10 +273,9 @@ impl Eager {
             let _square = made(real);
             let _quotients = [made(complex), made(complex), made(complex)];
             let _zero = eager.empty(&[], complex);
-            let _mask = eager.empty_strided(&x.shape, strides.clone(), DType::Bool);
-            let grad_x = eager.empty_strided(&x.shape, strides.clone(), complex);
-            eager.launch(Kernel::MemoryOnly("angle"), &[gradient, x], &[&grad_x]);
-            Tensor::new(grad_x)
+            let _mask = eager.empty_like(x, DType::Bool);
+            let grad_x = eager.empty_like(x, complex);
+            eager.computed(grad_x, Kernel::MemoryOnly("angle"), &[gradient, x])
         }))
     }
 }

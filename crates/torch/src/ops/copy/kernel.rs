@@ -7,7 +7,7 @@ fn each(name: &'static str, body: String) -> Generated {
 }
 
 /// `roll` along one dimension, or along the flattened tensor.
-pub(super) fn rolled(shift: i64, dim: Option<usize>, rank: usize) -> Kernel {
+pub(super) fn rolled(shift: i64, dim: Option<usize>, rank: usize) -> Generated {
     let body = match dim.filter(|_| rank > 0) {
         Some(dim) => format!(
             "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
@@ -21,28 +21,26 @@ pub(super) fn rolled(shift: i64, dim: Option<usize>, rank: usize) -> Kernel {
     y.set_at(x.flat(from < 0 ? from + n : from), i);"
         ),
     };
-    each("roll", body)
-        .with("shift", Number::Whole(shift))
-        .into()
+    each("roll", body).with("shift", shift)
 }
 
 /// `flip` along these dimensions.
-pub(super) fn flipped(dims: &[usize], rank: usize) -> Kernel {
+pub(super) fn flipped(dims: &[usize], rank: usize) -> Generated {
     let size = rank.max(1);
     let body = format!(
         "I at[{size}]; for (int d = 0; d < {rank}; ++d) at[d] = turns[d] ? (I)x.size(d) - 1 - i[d] : i[d];
     y.set_at(x.at(at), i);"
     );
-    let turns = (0..rank).map(|d| i64::from(dims.contains(&d))).collect();
-    each("flip", body).with("turns", Number::List(turns)).into()
+    let turns: Vec<i64> = (0..rank).map(|d| i64::from(dims.contains(&d))).collect();
+    each("flip", body).with("turns", turns)
 }
 
 /// `repeat`: a tensor of `own` dimensions to one of `rank`.
-pub(super) fn repeated(own: usize, rank: usize) -> Kernel {
+pub(super) fn repeated(own: usize, rank: usize) -> Generated {
     let (size, more) = (own.max(1), rank - own);
     let body = format!(
         "I at[{size}]; for (int d = 0; d < {own}; ++d) at[d] = i[d + {more}] % (I)x.size(d);
     y.set_at(x.at(at), i);"
     );
-    each("repeat", body).into()
+    each("repeat", body)
 }

@@ -17,8 +17,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&saved.get("self").shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("index")];
-            eager.launch(Kernel::GatherGrad { dim }, &inputs, &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, Kernel::GatherGrad { dim }, &inputs)
         }))
     }
 
@@ -33,11 +32,25 @@ impl Eager {
 
     /// `clone()`: a copy in the same layout.
     pub fn clone_of(&mut self, x: &Tensor) -> Tensor {
+        self.recorded_copy(x, strides_like(&x.shape, &x.strides))
+    }
+
+    fn recorded_copy(&mut self, x: &Tensor, strides: impl Into<Sizes>) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
-        let strides = strides_like(&x.shape, &x.strides);
+        let copy = self.copy_strided(x, strides);
+        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
+    }
+
+    /// A copy without history, with these strides.
+    pub fn copy_strided(&mut self, x: &TensorBody, strides: impl Into<Sizes>) -> TensorBody {
         let copy = self.empty_strided(&x.shape, strides, x.dtype);
         self.launch(Kernel::Copy, &[x], &[&copy]);
-        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
+        copy
+    }
+
+    /// A copy without history in row-major order.
+    pub fn row_major_copy(&mut self, x: &TensorBody) -> TensorBody {
+        self.copy_strided(x, contiguous_strides(&x.shape))
     }
 
     /// `contiguous(memory_format=torch.channels_last)`: the tensor itself where it lies like that already.
@@ -45,11 +58,7 @@ impl Eager {
         if !always && x.is_in(MemoryFormat::ChannelsLast) {
             return Rc::clone(x);
         }
-        let draft = OpRecord::new(self, &[Some(x)]);
-        let strides = MemoryFormat::ChannelsLast.strides(&x.shape);
-        let copy = self.empty_strided(&x.shape, strides, x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
-        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
+        self.recorded_copy(x, MemoryFormat::ChannelsLast.strides(&x.shape))
     }
 
     /// `roll` along so many dimensions: one after the other, each from a contiguous tensor to a new one.
@@ -85,7 +94,7 @@ impl Eager {
         let draft = OpRecord::new(self, &[Some(x)]);
         let kernel = kernel::flipped(dims, x.shape.len());
         let flipped = move |eager: &mut Eager, x: &Tensor| {
-            let y = eager.empty_strided(&x.shape, strides_like(&x.shape, &x.strides), x.dtype);
+            let y = eager.empty_like(x, x.dtype);
             eager.launch(kernel.clone(), &[x], &[&y]);
             y
         };
@@ -129,15 +138,10 @@ impl Eager {
         if gradient.is_contiguous() {
             return Rc::clone(gradient);
         }
-        let copy = self.empty(&gradient.shape, gradient.dtype);
-        self.launch(Kernel::Copy, &[gradient], &[&copy]);
-        Rc::new(copy)
+        Rc::new(self.row_major_copy(gradient))
     }
 
     pub fn copy_contiguous(&mut self, x: &Tensor) -> Tensor {
-        let draft = OpRecord::new(self, &[Some(x)]);
-        let copy = self.empty(&x.shape, x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
-        draft.finish_one(self, copy, |_, gradient, _| Tensor::clone(gradient))
+        self.recorded_copy(x, contiguous_strides(&x.shape))
     }
 }

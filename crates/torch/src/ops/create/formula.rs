@@ -1,18 +1,13 @@
 //! What the elements of created tensors are.
 
 use super::Create;
+use crate::ops::elementwise::number_of;
 use crate::ops::prelude::*;
 use crate::program::Text;
 
 /// As a constant of a kernel, where it is known.
 fn number(constant: &Constant) -> Option<Number> {
-    Some(match constant {
-        Constant::Truth(value) => Number::Truth(*value),
-        Constant::Whole(value) => Number::Whole(*value),
-        Constant::Real(value) => Number::Real(*value),
-        Constant::Length(length) => Number::Length(*length),
-        Constant::Symbolic | Constant::Complex(..) | Constant::Text(_) => return None,
-    })
+    number_of(constant, false)
 }
 
 impl Create {
@@ -20,6 +15,11 @@ impl Create {
     fn argument(&self, name: &str) -> Option<&Constant> {
         let found = self.numbers.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value)
+    }
+
+    fn number_or(&self, name: &str, default: i64) -> Option<Number> {
+        self.argument(name)
+            .map_or(Some(Number::Whole(default)), number)
     }
 
     /// What writes a new tensor of this type; nothing where none does, as in `empty`, whose elements are whatever was
@@ -63,10 +63,7 @@ impl Create {
         if dtype.is_complex() {
             return None;
         }
-        let given = |name: &str, default: i64| match self.argument(name) {
-            Some(value) => number(value),
-            None => Some(Number::Whole(default)),
-        };
+        let given = |name: &str, default: i64| self.number_or(name, default);
         let computed = match dtype {
             DType::Float64 => "double",
             _ if dtype.is_float() => "float",
@@ -91,7 +88,7 @@ impl Create {
                 )
                 .with("start", given("start", 0)?)
                 .with("end", given("end", 1)?)
-                .with("steps", Number::Length(steps)),
+                .with("steps", steps),
                 "logspace" => map(
                     "const double step = steps > 1 ? ((double)end - (double)start) / (double)(steps - 1) : 0.0;
     result = (C)pow((double)base, index < steps / 2 || steps == 1 ? start + step * index : end - step * (steps - 1 - index));",
@@ -99,7 +96,7 @@ impl Create {
                 .with("start", given("start", 0)?)
                 .with("end", given("end", 1)?)
                 .with("base", given("base", 10)?)
-                .with("steps", Number::Length(steps)),
+                .with("steps", steps),
                 "eye" => self.each("result.set(i[0] == i[1], i[0], i[1]);"),
                 "tril_indices" | "triu_indices" => self.triangle()?,
                 "rand" | "rand_like" => {
@@ -119,7 +116,7 @@ impl Create {
                         .with("seed", Number::Seed)
                 }
                 "randperm" => map("result = shuffled(seed, index, count);")
-                    .with("count", Number::Length(steps))
+                    .with("count", steps)
                     .with("seed", Number::Seed),
                 _ => return None,
             }
@@ -142,30 +139,16 @@ impl Create {
 
     /// Rows and columns of the elements of a triangle, row by row (`tril_indices_cuda` in `TensorFactories.cu`).
     fn triangle(&self) -> Option<Generated> {
-        let given = |name: &str| match self.argument(name) {
-            Some(value) => number(value),
-            None => Some(Number::Whole(0)),
-        };
         let body = if self.name == "tril_indices" {
-            "i64 left = i[1], r = 0, width = 0;
-    for (; r < row; ++r, left -= width) {
-        width = r + offset + 1 < 0 ? 0 : r + offset + 1 > col ? col : r + offset + 1;
-        if (left < width) break;
-    }
-    result.set(i[0] == 0 ? r : left, i[0], i[1]);"
+            include_str!("formula/tril.cu")
         } else {
-            "i64 left = i[1], r = 0, first = 0;
-    for (; r < row; ++r, left -= col - first) {
-        first = r + offset < 0 ? 0 : r + offset > col ? col : r + offset;
-        if (left < col - first) break;
-    }
-    result.set(i[0] == 0 ? r : first + left, i[0], i[1]);"
+            include_str!("formula/triu.cu")
         };
         let each = self.each(body);
         Some(
-            each.with("row", given("row")?)
-                .with("col", given("col")?)
-                .with("offset", given("offset")?),
+            each.with("row", self.number_or("row", 0)?)
+                .with("col", self.number_or("col", 0)?)
+                .with("offset", self.number_or("offset", 0)?),
         )
     }
 }

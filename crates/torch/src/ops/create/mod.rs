@@ -5,6 +5,7 @@ mod run;
 
 use crate::aten::Length;
 use crate::ops::prelude::*;
+use crate::ops::registry::short_name;
 use crate::shape::Number;
 
 /// A new tensor whose elements follow from no other.
@@ -69,37 +70,6 @@ impl Create {
     }
 }
 
-/// Names of operators that make tensors.
-const NAMES: &[&str] = &[
-    "arange",
-    "empty",
-    "eye",
-    "full",
-    "linspace",
-    "logspace",
-    "new_empty",
-    "new_full",
-    "new_ones",
-    "new_zeros",
-    "ones",
-    "normal",
-    "rand",
-    "randint",
-    "randint_like",
-    "randn",
-    "randperm",
-    "scalar_tensor",
-    "tril_indices",
-    "triu_indices",
-    "zeros",
-    "empty_like",
-    "full_like",
-    "ones_like",
-    "rand_like",
-    "randn_like",
-    "zeros_like",
-];
-
 pub(super) const ATEN: &[(&str, Reader)] = &[(
     "aten.arange.default aten.arange.start aten.arange.start_step aten.empty.memory_format aten.empty_like.default \
          aten.eye.default aten.eye.m aten.full.default aten.full_like.default aten.linspace.default aten.logspace.default \
@@ -112,10 +82,7 @@ pub(super) const ATEN: &[(&str, Reader)] = &[(
 
 /// New tensors; the first operand of some gives only its type and shape.
 fn create(args: &Arguments<'_>) -> Result<Read, String> {
-    let name = args.target.strip_prefix("aten.").unwrap_or(args.target);
-    let name = name.split_once('.').map_or(name, |(name, _)| name);
-    let name = NAMES.iter().copied().find(|known| *known == name);
-    let name = name.ok_or("it makes a tensor in an unknown way")?;
+    let name = short_name(args.target).ok_or("it makes a tensor in an unknown way")?;
     if name == "arange"
         && args
             .dtype("dtype")?

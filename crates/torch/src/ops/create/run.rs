@@ -1,6 +1,5 @@
 //! Tensors made out of nothing.
 
-use crate::eager::Elements;
 use crate::ops::prelude::*;
 use crate::ops::{Create, CreatedOn, CreatedType};
 
@@ -30,23 +29,17 @@ impl Eager {
             // A graph exported in float32 names float32 where the model's code names its own type.
             (CreatedType::OfModel(DType::Float32), _) => model,
             (CreatedType::OfOperand(_), Some(operand)) => operand.dtype,
-            (recorded, _) => match recorded {
-                CreatedType::Fixed(dtype)
-                | CreatedType::OfModel(dtype)
-                | CreatedType::OfOperand(dtype) => dtype,
-            },
+            _ => create.recorded(),
         };
         let y = match create.place {
             CreatedOn::Card => self.empty(&create.shape, dtype),
-            CreatedOn::Host => TensorBody::from(Elements {
-                storage: self.scratch_of(Extent::ZERO, dtype),
-                dtype,
-                offset: Extent::ZERO,
-                shape: create.shape.as_slice().into(),
-                strides: contiguous_strides(&create.shape).into(),
-                is_of_host: true,
-                number: create.number(),
-            }),
+            CreatedOn::Host => {
+                let nowhere = self.scratch_of(Extent::ZERO, dtype);
+                let mut y = TensorBody::over(&nowhere, create.shape.as_slice(), dtype);
+                y.is_of_host = true;
+                y.number = create.number();
+                y
+            }
         };
         if let Some(kernel) = create.kernel(dtype) {
             self.launch(kernel, &[], &[&y]);

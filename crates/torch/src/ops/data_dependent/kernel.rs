@@ -21,11 +21,7 @@ fn groups(
     rank: usize,
     body: impl Into<Text>,
 ) -> Generated {
-    let form = Form::Groups {
-        over: 0,
-        without: (0..rank).collect(),
-        body: body.into(),
-    };
+    let form = Form::groups(0, (0..rank).collect::<Vec<_>>(), body);
     Generated::of(name, inputs, outputs, form)
 }
 
@@ -35,15 +31,13 @@ const CHUNK: &str = "const i64 n = x.count(), chunk = (n + LANES - 1) / LANES;
     i64 own = 0;";
 
 /// `nonzero` of a tensor with some dimensions.
-pub(super) fn nonzero(rank: usize, beyond: Beyond) -> Kernel {
+pub(super) fn nonzero(rank: usize, beyond: Beyond) -> Generated {
     let body = filled!("kernel/nonzero.cu", CHUNK, rank);
-    groups("nonzero", &["x"], &["places"], rank, body)
-        .with("repeats", Number::Truth(beyond == Beyond::Repeat))
-        .into()
+    groups("nonzero", &["x"], &["places"], rank, body).with("repeats", beyond == Beyond::Repeat)
 }
 
 /// How many elements up to each are true, or their sum, over the flattened tensor.
-pub(super) fn counted(rank: usize) -> Kernel {
+pub(super) fn counted(rank: usize) -> Generated {
     let body = "const I chunk = (n + LANES - 1) / LANES;
     const I begin = lane * chunk < n ? lane * chunk : n, end = begin + chunk < n ? begin + chunk : n;
     i64 sum = 0;
@@ -54,11 +48,11 @@ pub(super) fn counted(rank: usize) -> Kernel {
         dims: (0..rank).collect(),
         body: body.into(),
     };
-    Generated::of("cumsum", ["x"], ["sums"], form).into()
+    Generated::of("cumsum", ["x"], ["sums"], form)
 }
 
 /// `masked_scatter_`: the next element of the source for each that the mask marks.
-pub(super) fn masked_scatter() -> Kernel {
+pub(super) fn masked_scatter() -> Generated {
     let form = Form::each(
         3,
         "const i64 which = sums.at(i) - 1;
@@ -70,27 +64,25 @@ pub(super) fn masked_scatter() -> Kernel {
         ["into"],
         form,
     )
-    .into()
 }
 
 /// Which element is repeated at each place: the first whose repetitions and those before it go beyond.
-pub(super) fn repeated_places() -> Kernel {
+pub(super) fn repeated_places() -> Generated {
     let form = Form::each(1, "i64 low = 0, high = sums.count();
     while (low < high) { const i64 middle = (low + high) / 2; if (sums.flat(middle) > (i64)i[0]) high = middle; else low = middle + 1; }
     places.set_at(low < sums.count() ? low : max_whole(sums.count() - 1, 0), i);");
-    Generated::of("repeat_interleave", ["sums"], ["places"], form).into()
+    Generated::of("repeat_interleave", ["sums"], ["places"], form)
 }
 
 /// Sorts a vector in its own memory, by a bitonic network as long as it must be.
-pub(super) fn sorted_in_place() -> Kernel {
+pub(super) fn sorted_in_place() -> Generated {
     let body = include_str!("kernel/sorted_in_place.cu");
-    let none: [&'static str; 0] = [];
-    groups("sort", &none, &["x"], 1, body).into()
+    groups("sort", &[], &["x"], 1, body)
 }
 
 /// The distinct elements of a tensor whose equal ones are neighbours, which of them each element is, and how many there are
 /// of each. Behind them the last one stands again, none times.
-pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
+pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Generated {
     let places = if inverse {
         "places.set_flat(at - 1, j);"
     } else {
@@ -106,13 +98,13 @@ pub(super) fn distinct(rank: usize, inverse: bool, counts: bool) -> Kernel {
     let mut outputs = vec!["whole"];
     outputs.extend(inverse.then_some("places"));
     outputs.extend(counts.then_some("many"));
-    groups("unique", &["x"], &outputs, rank, body).into()
+    groups("unique", &["x"], &outputs, rank, body)
 }
 
 /// Where each element is among sorted ones.
-pub(super) fn search_sorted() -> Kernel {
+pub(super) fn search_sorted() -> Generated {
     let form = Form::each(2, "const i64 own = ordered(x.at(i)); i64 low = 0, high = sorted.count();
     while (low < high) { const i64 middle = (low + high) / 2; if (ordered(sorted(middle)) >= own) high = middle; else low = middle + 1; }
     places.set_at(low, i);");
-    Generated::of("unique", ["x", "sorted"], ["places"], form).into()
+    Generated::of("unique", ["x", "sorted"], ["places"], form)
 }

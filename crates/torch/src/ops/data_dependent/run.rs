@@ -65,11 +65,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let (x, mask) = (saved.get("self"), saved.get("mask"));
             let shape = broadcast(&x.shape, &mask.shape).expect("checked when built");
-            let seen = expanded(x, &shape);
-            let strides = strides_like(&shape, &seen.strides);
-            drop(seen);
-            let zeros = eager.empty_strided(&shape, strides, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+            let zeros = eager.zeros_like(&expanded(x, &shape), gradient.dtype);
             let zeros = Tensor::new(zeros);
             eager.scatter_masked(&zeros, mask, gradient);
             zeros
@@ -84,7 +80,7 @@ impl Eager {
         let y = self.empty(&[rows], x.dtype);
         let (rank, seen) = (shape.len(), expanded(x, &shape));
         let columns = Eager::columns_of(&places, rank);
-        self.look_up_or_zero(&seen, &vec![true; rank], &columns, &y);
+        self.look_up(true, &seen, (&vec![true; rank], &columns), &y);
         Tensor::new(y)
     }
 
@@ -113,8 +109,7 @@ impl Eager {
         }));
         self.launch(kernel::counted(repeats.shape.len()), &[repeats], &[&sums]);
         let places = self.empty(&[rows], repeats.dtype);
-        self.launch(kernel::repeated_places(), &[&sums], &[&places]);
-        Tensor::new(places)
+        self.computed(places, kernel::repeated_places(), &[&sums])
     }
 
     /// `bincount`: the smallest and the largest element are read by the host first.
@@ -122,8 +117,7 @@ impl Eager {
         let dense = self.dense_copy(x);
         self.extreme_position(x.numel());
         self.extreme_position(x.numel());
-        let counts = self.empty(&[rows], DType::Int64);
-        self.launch(Kernel::Fill(0.0), &[], &[&counts]);
+        let counts = self.zeros(&[rows], DType::Int64);
         self.scatter_along(&counts, 0, &dense, (Combine::Add, Err(1.0)));
         Tensor::new(counts)
     }

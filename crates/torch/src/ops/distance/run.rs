@@ -15,7 +15,7 @@ impl Eager {
         let difference = self.apply("aten.sub.Tensor", &[a, b])?;
         let shifted = self.add_scalar(&difference, eps, Placement::New);
         let last = [shifted.shape.len().saturating_sub(1)];
-        self.norm_along(&shifted, &last, keep, order)
+        self.norm_along(&shifted, (&last, keep), (order, true))
     }
 
     /// `cosine_similarity`: both are divided by their norms, which autocast makes of float32 copies.
@@ -36,7 +36,7 @@ impl Eager {
         let b = seen(b);
         let a = seen(a);
         let length = |eager: &mut Eager, x: &Tensor| {
-            let norm = eager.vector_norm_along(x, &[dim], true, 2.0)?;
+            let norm = eager.norm_along(x, (&[dim], true), (2.0, false))?;
             let copy = eager.clone_of(&norm);
             Ok(copy)
         };

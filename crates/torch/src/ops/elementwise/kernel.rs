@@ -168,7 +168,7 @@ impl Elementwise {
             if casts.contains(&name) || !mentions(text, name) {
                 continue;
             }
-            numbers.push((name, number(&self.constant(name, common)?, is_fraction)?));
+            numbers.push((name, number_of(&self.constant(name, common)?, is_fraction)?));
             casts.push(name);
         }
         if mentions(text, "seed") {
@@ -283,11 +283,11 @@ fn of(formula: Formula, op: &Elementwise, common: DType) -> Option<&'static str>
 
 /// The same elements.
 fn same(tensor: &TensorBody) -> TensorBody {
-    tensor.alias(tensor.shape.clone(), tensor.strides.clone())
+    tensor.same()
 }
 
 /// As a constant of a kernel that computes with fractions, or with whole numbers.
-fn number(constant: &Constant, is_fraction: bool) -> Option<Number> {
+pub(in crate::ops) fn number_of(constant: &Constant, is_fraction: bool) -> Option<Number> {
     Some(match constant {
         Constant::Whole(value) if is_fraction => Number::Real(*value as f64),
         Constant::Whole(value) => Number::Whole(*value),

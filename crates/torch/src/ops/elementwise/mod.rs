@@ -19,6 +19,7 @@ use serde::Serializer;
 use crate::ops::prelude::*;
 use crate::shape::{Number, result_type};
 
+pub(super) use kernel::number_of;
 pub(super) use read::ATEN;
 pub use run::expanded;
 

@@ -58,13 +58,11 @@ impl Eager {
             draft.save(self, "result", &y.detached())?;
         }
         let written = (op.placement() == Placement::InPlace).then(|| &tensors[0]);
-        Ok(
-            draft.finish_into(self, written, y, move |eager, incoming, saved| {
-                let mut results = derivative.run(eager, incoming, saved);
-                let taken = derivative.positions().into_iter();
-                taken.map(|position| results[position].take()).collect()
-            }),
-        )
+        draft.finish_into(self, written, y, move |eager, incoming, saved| {
+            let mut results = derivative.run(eager, incoming, saved);
+            let taken = derivative.positions().into_iter();
+            taken.map(|position| results[position].take()).collect()
+        })
     }
 
     /// An elementwise operator by its name, on tensors alone.
@@ -146,9 +144,7 @@ impl Eager {
     ) -> TensorBody {
         match op.placement() {
             Placement::New => self.broadcast_like(inputs, dtype),
-            Placement::InPlace => {
-                inputs[0].alias(inputs[0].shape.clone(), inputs[0].strides.clone())
-            }
+            Placement::InPlace => inputs[0].same(),
         }
     }
 
@@ -156,6 +152,13 @@ impl Eager {
     pub fn empty_like(&mut self, tensor: &TensorBody, dtype: DType) -> TensorBody {
         let strides = strides_like(&tensor.shape, &tensor.strides);
         self.empty_strided(&tensor.shape, strides, dtype)
+    }
+
+    /// Zeros laid out like a tensor.
+    pub fn zeros_like(&mut self, tensor: &TensorBody, dtype: DType) -> TensorBody {
+        let zeros = self.empty_like(tensor, dtype);
+        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        zeros
     }
 
     /// The result of an elementwise function: laid out like the first operand of its shape, a dense one

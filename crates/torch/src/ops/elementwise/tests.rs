@@ -4,7 +4,7 @@ use super::row::{Gradient, ResultType, Row, Temporary::Like, Tuned};
 use super::table::TABLES;
 use super::{ATEN, Elementwise, Operand, row};
 use crate::ops::Op;
-use crate::ops::calls::{Argument, Call, Done, argument, compare};
+use crate::ops::calls::{Argument, Call, Done, compare};
 use crate::ops::prelude::*;
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
@@ -174,21 +174,7 @@ fn fractions_are_what_autocast_makes_float32() {
 
 #[test]
 fn numbers_are_kept_with_their_kind_and_value() {
-    let call = |words: &str| {
-        let mut words = words.split(' ');
-        let target = words.next().unwrap().to_owned();
-        let arguments = words.map(argument).collect();
-        let autocast = false;
-        read(
-            Call {
-                target,
-                autocast,
-                arguments,
-            }
-            .run()
-            .op,
-        )
-    };
+    let call = |line: &str| read(Call::of(line).run().op);
 
     let clamp = call("aten.clamp.default self=f32[4] min=-3 max=0.5");
     let less = call("aten.lt.Scalar self=f32[4] other=2");
@@ -289,18 +275,10 @@ fn tuned_kernels_are_launched_by_their_names() {
             continue;
         }
         let run = |operand: &str| {
-            let call = Call {
-                target: row.aten[0].to_owned(),
-                autocast: false,
-                arguments: vec![
-                    argument(operand),
-                    argument("other=2.0"),
-                    argument("exponent=2.0"),
-                    argument("min_val=0.0"),
-                    argument("max_val=6.0"),
-                ],
-            };
-            call.run().kernels
+            let others = "other=2.0 exponent=2.0 min_val=0.0 max_val=6.0";
+            Call::of(&format!("{} {operand} {others}", row.aten[0]))
+                .run()
+                .kernels
         };
         let is_generated = |kernel: &Kernel| matches!(kernel, Kernel::Generated(_));
 
@@ -313,40 +291,24 @@ fn tuned_kernels_are_launched_by_their_names() {
 
 #[test]
 fn quotients_of_whole_numbers_are_fractions_unless_rounded() {
-    let quotient = |mode: &[&str]| {
-        let words = ["self=i64[4]", "other=i64[4]"].iter().chain(mode);
-        let call = Call {
-            target: "aten.div.Tensor_mode".to_owned(),
-            autocast: false,
-            arguments: words.copied().map(argument).collect(),
-        };
-        let done = call.run();
+    let quotient = |mode: &str| {
+        let call = format!("aten.div.Tensor_mode self=i64[4] other=i64[4] {mode}");
+        let done = Call::of(&call).run();
         assert_eq!(done.inferred.0, done.result.0);
         assert!(matches!(done.kernels[..], [Kernel::Generated(_)]));
         done.result.0
     };
 
-    assert_eq!(quotient(&[]), DType::Float32);
-    assert_eq!(quotient(&["rounding_mode=floor"]), DType::Int64);
+    assert_eq!(quotient(""), DType::Float32);
+    assert_eq!(quotient("rounding_mode=floor"), DType::Int64);
 }
 
 /// Numbers and fractions are of the type that operands promote to, and only what a formula reads is read.
 #[test]
 fn formulas_are_typed() {
-    let kernel = |words: &str| {
-        let mut words = words.split(' ');
-        let target = words.next().unwrap().to_owned();
-        let arguments = words.map(argument).collect();
-        let autocast = false;
-        let call = Call {
-            target,
-            autocast,
-            arguments,
-        };
-        match call.run().kernels.remove(0) {
-            Kernel::Generated(generated) => *generated,
-            other => panic!("{other:?}"),
-        }
+    let kernel = |line: &str| match Call::of(line).run().kernels.remove(0) {
+        Kernel::Generated(generated) => *generated,
+        other => panic!("{other:?}"),
     };
     let body = |generated: &Generated| match &generated.form {
         Form::Map(body) => body.clone().into_owned(),

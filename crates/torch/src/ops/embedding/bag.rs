@@ -111,9 +111,7 @@ impl Eager {
         let mut draft = OpRecord::new(self, &[Some(weight), scales]);
         draft.save(self, "indices", indices)?;
         draft.save(self, "offsets", offsets)?;
-        if let Some(scales) = scales {
-            draft.save(self, "per_sample_weights", scales)?;
-        }
+        draft.save(self, "per_sample_weights", scales)?;
         if wants[1] {
             draft.save(self, "weight", weight)?;
         }
@@ -139,8 +137,7 @@ impl Eager {
                 let of_scales = eager.empty(&indices.shape, gradient.dtype);
                 let bags = saved.get("offset2bag");
                 let inputs = [&*gradient, saved.get("weight"), indices, bags];
-                eager.launch(of_scales_of(bag), &inputs, &[&of_scales]);
-                Rc::new(of_scales)
+                eager.computed(of_scales, of_scales_of(bag), &inputs)
             });
             let of_weight = wants[0].then(|| match mode {
                 Mode::Sum | Mode::Mean => {
@@ -172,8 +169,7 @@ impl Eager {
                     )
                 }
                 Mode::Max => {
-                    let zeros = eager.empty(&table, gradient.dtype);
-                    eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+                    let zeros = eager.zeros(&table, gradient.dtype);
                     let added = (Combine::Add, Ok(&*gradient));
                     eager.scatter_along(&zeros, 0, saved.get("maximum_indices"), added);
                     Rc::new(zeros)
@@ -185,23 +181,17 @@ impl Eager {
     }
 }
 
-fn each(over: usize, body: String) -> Form {
-    Form::each(over, body)
-}
-
 /// Which bag each index is in: the last that begins at it or before.
-fn bag_of(bag: EmbeddingBag) -> Kernel {
+fn bag_of(bag: EmbeddingBag) -> Generated {
     let body = "i64 low = 0, high = offsets.count() - includes_last;
     while (low < high) { const i64 middle = (low + high) / 2; if (offsets.flat(middle) <= (i64)i[0]) low = middle + 1; else high = middle; }
     bags.set_at(max_whole(low - 1, 0), i);";
-    let form = each(1, body.into());
-    Generated::of("embedding_bag", ["offsets"], ["bags"], form)
-        .with("includes_last", Number::Whole(i64::from(bag.include_last)))
-        .into()
+    Generated::each("embedding_bag", ["offsets"], ["bags"], 1, body)
+        .with("includes_last", i64::from(bag.include_last))
 }
 
 /// The bags, how many indices each has, and for the largest elements which row each is of: `EmbeddingBag_updateOutputKernel`.
-fn bagged(bag: EmbeddingBag, scaled: bool) -> Kernel {
+fn bagged(bag: EmbeddingBag, scaled: bool) -> Generated {
     let scale = if scaled { " * (T)scales.flat(j)" } else { "" };
     let (take, finish) = match bag.mode {
         Mode::Max => (
@@ -216,22 +206,20 @@ fn bagged(bag: EmbeddingBag, scaled: bool) -> Kernel {
     inputs.extend(scaled.then_some("scales"));
     let mut outputs = vec!["bags", "sizes"];
     outputs.extend((bag.mode == Mode::Max).then_some("largest"));
-    let form = each(inputs.len(), body);
-    Generated::of("embedding_bag", inputs, outputs, form)
-        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
-        .into()
+    let over = inputs.len();
+    Generated::each("embedding_bag", inputs, outputs, over, body)
+        .with("padding", bag.padding.unwrap_or(-1))
 }
 
 /// The gradient of what rows are multiplied by.
-fn of_scales_of(bag: EmbeddingBag) -> Kernel {
+fn of_scales_of(bag: EmbeddingBag) -> Generated {
     let body = "const i64 at = wrapped(indices.at(i), weight.size(0)), bag = wrapped(bags.flat(i[0]), grad.size(0));
     T sum = 0;
     if (at != padding) for (I c = 0; c < (I)weight.size(1); ++c) sum += (T)grad(bag, c) * (T)weight(at, c);
     scales.set_at(sum, i);";
     let inputs = ["grad", "weight", "indices", "bags"];
-    Generated::of("embedding_bag", inputs, ["scales"], each(4, body.into()))
-        .with("padding", Number::Whole(bag.padding.unwrap_or(-1)))
-        .into()
+    Generated::each("embedding_bag", inputs, ["scales"], 4, body)
+        .with("padding", bag.padding.unwrap_or(-1))
 }
 
 #[cfg(test)]

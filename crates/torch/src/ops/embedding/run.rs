@@ -75,12 +75,6 @@ impl Eager {
                 },
             )
         };
-        let emit = move |eager: &mut Eager, result: &TensorBody| {
-            if path == Path::Sorted {
-                eager.launch(Kernel::Fill(0.0), &[], &[result]);
-            }
-            eager.launch(kernel, inputs, &[result]);
-        };
         let _sorted = buffer(self, |sort| 8 * sort.indices);
         let _original = buffer(self, |sort| 8 * sort.indices);
         let iota = buffer(self, |sort| 8 * sort.indices);
@@ -115,8 +109,10 @@ impl Eager {
                 4 * sort.width * sort.partials()
             }
         });
-        emit(self, &result);
-        Tensor::new(result)
+        if path == Path::Sorted {
+            self.launch(Kernel::Fill(0.0), &[], &[&result]);
+        }
+        self.computed(result, kernel, inputs)
     }
 }
 

@@ -32,35 +32,20 @@ pub(super) struct Transform {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.fft_fft.default aten.fft_ifft.default", |args| {
-        one(args, Direction::Complex)
-    }),
-    ("aten.fft_rfft.default", |args| {
-        one(args, Direction::FromReal)
-    }),
-    ("aten.fft_irfft.default", |args| {
-        one(args, Direction::ToReal)
-    }),
     (
-        "aten.fft_fft2.default aten.fft_ifft2.default aten.fft_fftn.default aten.fft_ifftn.default",
-        |args| many(args, Direction::Complex),
+        "aten.fft_fft.default aten.fft_ifft.default aten.fft_rfft.default aten.fft_irfft.default",
+        one,
     ),
-    ("aten.fft_rfft2.default aten.fft_rfftn.default", |args| {
-        many(args, Direction::FromReal)
-    }),
-    ("aten.fft_irfft2.default aten.fft_irfftn.default", |args| {
-        many(args, Direction::ToReal)
-    }),
+    (
+        "aten.fft_fft2.default aten.fft_ifft2.default aten.fft_fftn.default aten.fft_ifftn.default aten.fft_rfft2.default \
+         aten.fft_rfftn.default aten.fft_irfft2.default aten.fft_irfftn.default",
+        many,
+    ),
     // What composite operators call.
-    ("aten._fft_r2c.default", |args| {
-        inner(args, Direction::FromReal)
-    }),
-    ("aten._fft_c2r.default", |args| {
-        inner(args, Direction::ToReal)
-    }),
-    ("aten._fft_c2c.default", |args| {
-        inner(args, Direction::Complex)
-    }),
+    (
+        "aten._fft_r2c.default aten._fft_c2r.default aten._fft_c2c.default",
+        inner,
+    ),
     (
         "aten.fft_fftshift.default aten.fft_ifftshift.default",
         shift,
@@ -68,28 +53,35 @@ pub(super) const ATEN: &[(&str, Reader)] = &[
     ("aten.stft.default aten.stft.center", stft),
 ];
 
-fn one(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
+/// Between which types an operator of this name transforms.
+fn direction(args: &Arguments<'_>) -> Direction {
+    let is_one_of = |names: [&str; 2]| names.iter().any(|name| args.target.contains(name));
+    if is_one_of(["_rfft", "_r2c"]) {
+        Direction::FromReal
+    } else if is_one_of(["_irfft", "_c2r"]) {
+        Direction::ToReal
+    } else {
+        Direction::Complex
+    }
+}
+
+fn one(args: &Arguments<'_>) -> Result<Read, String> {
     let x = args.tensor("self")?;
     let shape = args.shape(x);
     let dim = args.dim("dim", Some(-1), shape.len())?;
     let given = args.if_given("n", |name| args.count(name, None))?;
-    transform(
-        x,
-        &shape,
-        direction,
-        true,
-        vec![dim],
-        given.map(|n| [Some(n)]).as_ref().map(<[_; 1]>::as_slice),
-    )
+    let given = given.map(|length| [Some(length)]);
+    let given = given.as_ref().map(<[_; 1]>::as_slice);
+    transform(x, &shape, direction(args), true, vec![dim], given)
 }
 
-fn inner(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
+fn inner(args: &Arguments<'_>) -> Result<Read, String> {
     let x = args.tensor("self")?;
     let shape = args.shape(x);
     let dims = args.dims("dim", shape.len())?;
-    let direction = match direction {
+    let direction = match direction(args) {
         Direction::FromReal if !args.flag("onesided", true)? => Direction::Complex,
-        Direction::FromReal | Direction::ToReal | Direction::Complex => direction,
+        direction => direction,
     };
     if direction != Direction::ToReal {
         return transform(x, &shape, direction, true, dims, None);
@@ -102,7 +94,7 @@ fn inner(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
     transform(x, &shape, direction, true, dims, Some(&lengths))
 }
 
-fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
+fn many(args: &Arguments<'_>) -> Result<Read, String> {
     let x = args.tensor("self")?;
     let shape = args.shape(x);
     let sizes = if args.has("s") {
@@ -129,7 +121,7 @@ fn many(args: &Arguments<'_>, direction: Direction) -> Result<Read, String> {
         let count = sizes.as_ref().map_or(shape.len(), Vec::len);
         (shape.len().saturating_sub(count)..shape.len()).collect()
     };
-    transform(x, &shape, direction, false, dims, sizes.as_deref())
+    transform(x, &shape, direction(args), false, dims, sizes.as_deref())
 }
 
 fn transform(

@@ -122,9 +122,8 @@ impl Eager {
         let dims = dims.to_vec();
         draft.finish_one(self, y, move |eager, gradient, _| {
             let shape = gradient.shape.clone();
-            let grad =
-                eager.transformed(Direction::Complex, gradient, &dims, &shape, gradient.dtype);
-            Tensor::new(grad)
+            let (of, dtype) = (Direction::Complex, gradient.dtype);
+            Tensor::new(eager.transformed(of, gradient, &dims, &shape, dtype))
         })
     }
 
@@ -161,8 +160,8 @@ impl Eager {
         let y = self.transformed(Direction::ToReal, x, dims, &shape, x.dtype.real());
         let (half, complex, dims) = (x.shape.clone(), x.dtype, dims.to_vec());
         draft.finish_one(self, y, move |eager, gradient, _| {
-            let grad = eager.transformed(Direction::FromReal, gradient, &dims, &half, complex);
-            Tensor::new(grad)
+            let of = Direction::FromReal;
+            Tensor::new(eager.transformed(of, gradient, &dims, &half, complex))
         })
     }
 
@@ -202,28 +201,16 @@ impl Eager {
     fn frames(&mut self, x: &Tensor, n_fft: u64, hop: u64) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
         let room = x.shape[1].at(1).saturating_sub(n_fft);
-        let shape = vec![
-            x.shape[0],
-            Extent::fixed(room / hop + 1),
-            Extent::fixed(n_fft),
-        ];
-        let strides = vec![
-            x.strides[0],
-            x.strides[1] * Extent::fixed(hop),
-            x.strides[1],
-        ];
-        let y = x.alias(shape, strides);
+        let (own, step) = (x.strides[1], x.strides[1] * Extent::fixed(hop));
+        let shape = [x.shape[0], (room / hop + 1).into(), n_fft.into()];
+        let y = x.alias(&shape, &[x.strides[0], step, own]);
         let whole = x.shape.clone();
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&whole, gradient.dtype);
             let _places = eager.empty(&whole, DType::Int64);
             let _taken = eager.empty(&gradient.shape, DType::Int64);
-            eager.launch(
-                Kernel::MemoryOnly("as_strided_backward"),
-                &[gradient],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            let kernel = Kernel::MemoryOnly("as_strided_backward");
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 }

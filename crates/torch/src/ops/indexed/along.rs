@@ -4,6 +4,7 @@ use super::extremes::{self, Choice};
 use super::{ordering, reduced};
 use crate::ops::call::like_first;
 use crate::ops::prelude::*;
+use crate::ops::reduce::any;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
@@ -76,8 +77,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
             infer: |(bins, _), x| Ok(vec![(x[0].0, vec![Extent::fixed(*bins)])]),
             run: |&(_, range), eager, x, context| {
                 let y = eager.empty(&context.results[0], x[0].dtype);
-                eager.launch(ordering::histogram(range), &[&x[0]], &[&y]);
-                Ok(vec![Tensor::new(y)])
+                Ok(vec![eager.computed(
+                    y,
+                    ordering::histogram(range),
+                    &[&x[0]],
+                )])
             },
         };
         Ok(count.on(args.all(&["self"])?))
@@ -92,8 +96,11 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
             },
             run: |_, eager, x, context| {
                 let y = eager.empty(&context.results[0], DType::Int64);
-                eager.launch(ordering::one_hot(x[0].shape.len()), &[&x[0]], &[&y]);
-                Ok(vec![Tensor::new(y)])
+                Ok(vec![eager.computed(
+                    y,
+                    ordering::one_hot(x[0].shape.len()),
+                    &[&x[0]],
+                )])
             },
         };
         let operands = args.all(&["self"])?;
@@ -216,7 +223,7 @@ fn truth(args: &Arguments<'_>, name: &'static str) -> Result<Read, String> {
         arguments: (name == "all", dims, keep),
         infer: |(_, dims, keep), x| Ok(vec![(DType::Bool, reduced(&x[0].1, dims, *keep))]),
         run: |(all, dims, _), eager, x, context| {
-            let kernel = extremes::truth(dims, *all);
+            let kernel = if *all { extremes::all(dims) } else { any(dims) };
             let over = (&*context.results[0], &**dims);
             Ok(vec![eager.plain(kernel, &x[0], over, DType::Bool)])
         },

@@ -64,7 +64,7 @@ macro_rules! chosen {
 }
 
 /// `x -> values, places` along a dimension, or `x -> places` over several.
-fn extreme(name: &'static str, dims: &[usize], largest: bool, with_values: bool) -> Kernel {
+fn extreme(name: &'static str, dims: &[usize], largest: bool, with_values: bool) -> Generated {
     let (step, merge) = if largest {
         (
             chosen!(">", "(P)x", "(i64)j"),
@@ -82,23 +82,23 @@ fn extreme(name: &'static str, dims: &[usize], largest: bool, with_values: bool)
         (&["at"], "at = s.at;")
     };
     let texts = [STATE, START, step, merge, finish];
-    Generated::reduce(name, ["x"], outputs, dims, texts).into()
+    Generated::reduce(name, ["x"], outputs, dims, texts)
 }
 
 /// Where the largest or the smallest is, counted over all dimensions that go away.
-pub(super) fn place(dims: &[usize], largest: bool) -> Kernel {
+pub(super) fn place(dims: &[usize], largest: bool) -> Generated {
     let name = if largest { "argmax" } else { "argmin" };
     extreme(name, dims, largest, false)
 }
 
 /// `x -> values, places` along a dimension; both keep it, with a length of one.
-pub(super) fn choose(choice: Choice, dim: usize) -> Kernel {
+pub(super) fn choose(choice: Choice, dim: usize) -> Generated {
     let rank = match choice {
         Choice::Largest => return extreme("max", &[dim], true, true),
         Choice::Smallest => return extreme("min", &[dim], false, true),
         Choice::Mode => {
             let body = include_str!("extremes/choose.cu");
-            return Generated::rows("mode", ["x"], ["y", "at"], [dim], body).into();
+            return Generated::rows("mode", ["x"], ["y", "at"], [dim], body);
         }
         Choice::Median => "numbers < n ? -1 : (n - 1) / 2",
         Choice::NanMedian => "numbers > 0 ? (numbers - 1) / 2 : -1",
@@ -110,35 +110,17 @@ pub(super) fn choose(choice: Choice, dim: usize) -> Kernel {
         Choice::Kth(k) => k,
         _ => 0,
     };
-    Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body)
-        .with("k", Number::Whole(k.cast_signed()))
-        .into()
+    Generated::rows(choice.name(), ["x"], ["y", "at"], [dim], body).with("k", k.cast_signed())
 }
 
-/// Whether all or any are true.
-pub(super) fn truth(dims: &[usize], all: bool) -> Kernel {
-    let (name, texts) = if all {
-        (
-            "all",
-            [
-                "bool",
-                "s = true;",
-                "s = s && x != 0;",
-                "s = s && o;",
-                "y = s;",
-            ],
-        )
-    } else {
-        (
-            "any",
-            [
-                "bool",
-                "s = false;",
-                "s = s || x != 0;",
-                "s = s || o;",
-                "y = s;",
-            ],
-        )
-    };
-    Generated::reduce(name, ["x"], ["y"], dims, texts).into()
+/// Whether all are true.
+pub(super) fn all(dims: &[usize]) -> Generated {
+    let (start, step, merge) = ("s = true;", "s = s && x != 0;", "s = s && o;");
+    Generated::reduce(
+        "all",
+        ["x"],
+        ["y"],
+        dims,
+        ["bool", start, step, merge, "y = s;"],
+    )
 }

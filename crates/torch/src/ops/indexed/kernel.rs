@@ -87,29 +87,8 @@ impl Layout {
 }
 
 impl Eager {
-    /// `result = x[positions]`; every index is wrapped.
+    /// `result = x[positions]`; every index is wrapped, or what is outside is zero: the gradient of what was written nowhere.
     pub fn look_up(
-        &mut self,
-        x: &TensorBody,
-        marked: &[bool],
-        positions: &[Tensor],
-        result: &TensorBody,
-    ) {
-        self.look_up_or(false, x, (marked, positions), result);
-    }
-
-    /// [`Eager::look_up`], or zero where an index is outside: the gradient of what was written nowhere.
-    pub fn look_up_or_zero(
-        &mut self,
-        x: &TensorBody,
-        marked: &[bool],
-        positions: &[Tensor],
-        result: &TensorBody,
-    ) {
-        self.look_up_or(true, x, (marked, positions), result);
-    }
-
-    fn look_up_or(
         &mut self,
         or_zero: bool,
         x: &TensorBody,
@@ -133,7 +112,7 @@ impl Eager {
         let (inputs, names) = operands(x, "x", &seen);
         let form = Form::each(names.len(), body);
         let generated = Generated::of("index", names, ["result"], form);
-        self.launch(generated.into(), &inputs, &[result]);
+        self.launch(generated, &inputs, &[result]);
     }
 
     /// `into[positions] = values`, or a number. Indices outside are left out. Of equal ones any may stay, as in PyTorch.
@@ -174,9 +153,9 @@ impl Eager {
         let form = Form::each(0, body);
         let mut generated = Generated::of("index_put_", names, ["into"], form);
         if let Err(number) = values {
-            generated = generated.with("value", Number::Real(number));
+            generated = generated.with("value", number);
         }
-        self.launch(generated.into(), &inputs, &[into]);
+        self.launch(generated, &inputs, &[into]);
     }
 
     /// Writes which row each index means, counted through the marked dimensions of `into`, to `linear`.
@@ -206,7 +185,7 @@ impl Eager {
         let (inputs, names) = operands(into, "into", &seen);
         let form = Form::each(names.len(), body);
         let generated = Generated::of("index_put_", names, ["linear"], form);
-        self.launch(generated.into(), &inputs, &[&linear]);
+        self.launch(generated, &inputs, &[&linear]);
     }
 
     /// Adds `values`, in row-major order, to the rows that [`Eager::linear_positions`] found.
@@ -238,7 +217,7 @@ impl Eager {
         };
         let written = Written::Values;
         let generated = placing::by_owners("index_put_", &places, Combine::Add, written, NONE);
-        self.launch(generated.into(), &[&values, &linear], &[into]);
+        self.launch(generated, &[&values, &linear], &[into]);
     }
 
     /// `into[index] = combine(into[index], values)` along a dimension of tensors with as many dimensions.
@@ -251,7 +230,7 @@ impl Eager {
     ) {
         let line = |tensor: &TensorBody| match tensor.shape.len() {
             0 => tensor.alias(vec![Extent::ONE], vec![Extent::ONE]),
-            _ => tensor.alias(tensor.shape.clone(), tensor.strides.clone()),
+            _ => tensor.same(),
         };
         let (into, index) = (line(into), line(index));
         let shared: Vec<bool> = index
@@ -270,18 +249,10 @@ impl Eager {
             .collect();
         let are_few = numel(&lines).as_fixed().is_some_and(|n| n < FEW_LINES);
         let of = (&shared[..], is_spread || are_few);
-        match values {
-            Ok(values) => {
-                let how = (combine, Written::Values);
-                let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel.into(), &[&line(values), &index], &[&into]);
-            }
-            Err(number) => {
-                let how = (combine, Written::Number(number));
-                let kernel = placing::scatter("scatter", dim, of, how, NONE);
-                self.launch(kernel.into(), &[&index], &[&into]);
-            }
-        }
+        let kernel = placing::scatter("scatter", dim, of, (combine, Written::of(values)), NONE);
+        let values = values.map(line);
+        let inputs: Vec<&TensorBody> = values.iter().chain([&index]).collect();
+        self.launch(kernel, &inputs, &[&into]);
     }
 
     /// `x[.., index, ..]` along a dimension.
@@ -297,7 +268,7 @@ impl Eager {
         }
         let index = across(index, &result.shape, dim);
         let generated = placing::gather(x.shape.len(), dim);
-        self.launch(generated.into(), &[x, &index], &[result]);
+        self.launch(generated, &[x, &index], &[result]);
     }
 
     /// `into[.., index, ..] = combine(into[.., index, ..], values)` along a dimension.

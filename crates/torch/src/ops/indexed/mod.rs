@@ -68,62 +68,6 @@ pub enum Indexed {
     },
 }
 
-impl Indexed {
-    /// The name a PyTorch user knows it by.
-    fn aten_name(&self) -> &'static str {
-        match self {
-            Indexed::Gather { .. } => "gather",
-            Indexed::Index(_) | Indexed::IndexMasked { .. } => "index",
-            Indexed::Select { .. } => "index_select",
-            Indexed::Put { .. } => "index_put_",
-            Indexed::Add { .. } => "index_add",
-            Indexed::Scatter { .. } => "scatter",
-        }
-    }
-
-    /// The results on operands of these types.
-    fn results(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        let (dtype, x) = (operands[0].0, &operands[0].1);
-        Ok(match self {
-            Indexed::Gather { dim } => vec![(dtype, gather(x, &operands[1].1, *dim)?)],
-            Indexed::Index(marked) => {
-                if operands[1..].iter().any(|(dtype, _)| *dtype == DType::Bool) {
-                    return Err(
-                        "indices that are truth values give a result whose length depends on them"
-                            .into(),
-                    );
-                }
-                vec![(
-                    dtype,
-                    looked_up(x, marked, &shapes_of(&operands[1..], None))?,
-                )]
-            }
-            Indexed::IndexMasked { marked, rows } => {
-                vec![(
-                    dtype,
-                    looked_up(x, marked, &shapes_of(&operands[1..], Some(*rows)))?,
-                )]
-            }
-            Indexed::Select { dim } => {
-                let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
-                vec![(dtype, along::with(x, *dim, |_| length)?)]
-            }
-            Indexed::Put { marked, rows, .. } => {
-                let (written, indices) = operands[1..].split_last().ok_or("it writes nothing")?;
-                let (written, shapes) = (&written.1, shapes_of(indices, *rows));
-                let place = looked_up(x, marked, &shapes)?;
-                if broadcast(written, &place)? != place {
-                    return Err(format!(
-                        "values {written:?} do not fit the places {place:?}"
-                    ));
-                }
-                vec![(dtype, x.clone())]
-            }
-            Indexed::Add { .. } | Indexed::Scatter { .. } => vec![(dtype, x.clone())],
-        })
-    }
-}
-
 /// A shape without these dimensions, or with lengths of one in their place.
 pub(in crate::ops) fn reduced(x: &[Extent], dims: &[usize], keep: bool) -> Vec<Extent> {
     let lengths = x.iter().enumerate();
@@ -187,11 +131,55 @@ fn gather(x: &[Extent], index: &[Extent], dim: usize) -> Result<Vec<Extent>, Mis
 
 impl Operator for Indexed {
     fn name(&self) -> &'static str {
-        self.aten_name()
+        match self {
+            Indexed::Gather { .. } => "gather",
+            Indexed::Index(_) | Indexed::IndexMasked { .. } => "index",
+            Indexed::Select { .. } => "index_select",
+            Indexed::Put { .. } => "index_put_",
+            Indexed::Add { .. } => "index_add",
+            Indexed::Scatter { .. } => "scatter",
+        }
     }
 
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
-        self.results(operands)
+        let (dtype, x) = (operands[0].0, &operands[0].1);
+        Ok(match self {
+            Indexed::Gather { dim } => vec![(dtype, gather(x, &operands[1].1, *dim)?)],
+            Indexed::Index(marked) => {
+                if operands[1..].iter().any(|(dtype, _)| *dtype == DType::Bool) {
+                    return Err(
+                        "indices that are truth values give a result whose length depends on them"
+                            .into(),
+                    );
+                }
+                vec![(
+                    dtype,
+                    looked_up(x, marked, &shapes_of(&operands[1..], None))?,
+                )]
+            }
+            Indexed::IndexMasked { marked, rows } => {
+                vec![(
+                    dtype,
+                    looked_up(x, marked, &shapes_of(&operands[1..], Some(*rows)))?,
+                )]
+            }
+            Indexed::Select { dim } => {
+                let length = operands[1].1.first().copied().unwrap_or(Extent::ONE);
+                vec![(dtype, along::with(x, *dim, |_| length)?)]
+            }
+            Indexed::Put { marked, rows, .. } => {
+                let (written, indices) = operands[1..].split_last().ok_or("it writes nothing")?;
+                let (written, shapes) = (&written.1, shapes_of(indices, *rows));
+                let place = looked_up(x, marked, &shapes)?;
+                if broadcast(written, &place)? != place {
+                    return Err(format!(
+                        "values {written:?} do not fit the places {place:?}"
+                    ));
+                }
+                vec![(dtype, x.clone())]
+            }
+            Indexed::Add { .. } | Indexed::Scatter { .. } => vec![(dtype, x.clone())],
+        })
     }
 
     fn positions(&self, operands: &[Type]) -> Vec<(usize, Extent)> {

@@ -9,11 +9,7 @@ fn groups(
     outputs: impl Into<Vec<&'static str>>,
     body: impl Into<Text>,
 ) -> Generated {
-    let form = Form::Groups {
-        over: 0,
-        without: vec![dim],
-        body: body.into(),
-    };
+    let form = Form::groups(0, [dim], body);
     Generated::of(name, ["x"], outputs, form)
 }
 
@@ -27,24 +23,20 @@ fn along(rank: usize, dim: usize) -> (String, String) {
 
 /// `sort`: values and places, equal elements in the order in which they were. Places are sorted in their own memory, by a
 /// bitonic network that is as long as it must be: what lies behind the end is the largest.
-pub(super) fn sorted(dim: usize, rank: usize, descending: bool) -> Kernel {
+pub(super) fn sorted(dim: usize, rank: usize, descending: bool) -> Generated {
     let (n, d) = along(rank, dim);
     let body = filled!("ordering/sorted.cu", n, d);
-    groups("sort", dim, ["values", "places"], at_rank(body, rank))
-        .with("descending", Number::Truth(descending))
-        .into()
+    groups("sort", dim, ["values", "places"], at_rank(body, rank)).with("descending", descending)
 }
 
 /// `topk`: the largest elements, one after the other, equal ones in the order in which they were; of short rows with many
 /// chosen each element's rank is counted instead.
-pub(super) fn top(dim: usize, rank: usize, largest: bool) -> Kernel {
+pub(super) fn top(dim: usize, rank: usize, largest: bool) -> Generated {
     let (n, d) = along(rank, dim);
     let (count, _) = along(rank, dim);
     let count = count.replace("x.", "values.");
     let body = filled!("ordering/top.cu", n, count, d);
-    groups("topk", dim, ["values", "places"], at_rank(body, rank))
-        .with("largest", Number::Truth(largest))
-        .into()
+    groups("topk", dim, ["values", "places"], at_rank(body, rank)).with("largest", largest)
 }
 
 /// A number's coordinates are none: those of its only element are never asked for.
@@ -57,20 +49,18 @@ fn at_rank(body: String, rank: usize) -> String {
 }
 
 /// `cumsum`, or its gradient: the sum of what comes after an element and of itself.
-pub(super) fn running_sum(dim: usize, rank: usize, reversed: bool) -> Kernel {
+pub(super) fn running_sum(dim: usize, rank: usize, reversed: bool) -> Generated {
     let body = include_str!("ordering/running_sum.cu");
     let dims = if rank == 0 { Vec::new() } else { vec![dim] };
     let form = Form::Rows {
         dims,
         body: body.into(),
     };
-    Generated::of("cumsum", ["x"], ["y"], form)
-        .with("reversed", Number::Truth(reversed))
-        .into()
+    Generated::of("cumsum", ["x"], ["y"], form).with("reversed", reversed)
 }
 
 /// `tril` or `triu`.
-pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Kernel {
+pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Generated {
     let body = format!(
         "const i64 above = (i64)i[{}] - (i64)i[{}];
     y.set_at(is_upper ? above >= diagonal ? x.at(i) : 0 : above <= diagonal ? x.at(i) : 0, i);",
@@ -78,13 +68,12 @@ pub(super) fn triangle(upper: bool, diagonal: i64, rank: usize) -> Kernel {
         rank.saturating_sub(2)
     );
     Generated::each("tril", ["x"], ["y"], 1, body)
-        .with("is_upper", Number::Truth(upper))
-        .with("diagonal", Number::Whole(diagonal))
-        .into()
+        .with("is_upper", upper)
+        .with("diagonal", diagonal)
 }
 
 /// `one_hot` of a tensor of this rank.
-pub(super) fn one_hot(rank: usize) -> Kernel {
+pub(super) fn one_hot(rank: usize) -> Generated {
     Generated::each(
         "one_hot",
         ["x"],
@@ -92,67 +81,31 @@ pub(super) fn one_hot(rank: usize) -> Kernel {
         1,
         format!("y.set_at(x.at(i) == (i64)i[{rank}], i);"),
     )
-    .into()
 }
 
 /// `searchsorted` in a sequence with so many dimensions: the first place whose element is not smaller, or is larger.
-pub(super) fn search(rank: usize, right: bool) -> Kernel {
+pub(super) fn search(rank: usize, right: bool) -> Generated {
     let last = rank.saturating_sub(1);
-    let body = format!(
-        "I at[{}]; for (int d = 0; d < {last}; ++d) at[d] = i[d];
-    const auto own = values.at(i); i64 low = 0, high = sorted.size({last});
-    while (low < high) {{
-        const i64 middle = (low + high) / 2; at[{last}] = (I)middle; const auto other = sorted.at(at);
-        if (right ? !(other > own) : !(other >= own)) low = middle + 1; else high = middle;
-    }}
-    places.set_at(low, i);",
-        rank.max(1)
-    );
-    Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body)
-        .with("right", Number::Truth(right))
-        .into()
+    let size = rank.max(1);
+    let body = filled!("ordering/search.cu", size, last);
+    Generated::each("searchsorted", ["sorted", "values"], ["places"], 2, body).with("right", right)
 }
 
 /// `isin`.
-pub(super) fn is_in(invert: bool) -> Kernel {
+pub(super) fn is_in(invert: bool) -> Generated {
     let form = Form::each(
         2,
         "const auto own = x.at(i); const i64 count = listed.count(); bool is_there = false;
     for (i64 j = 0; j < count && !is_there; ++j) is_there = listed.flat(j) == own;
     y.set_at(is_there != inverted, i);",
     );
-    Generated::of("isin", ["x", "listed"], ["y"], form)
-        .with("inverted", Number::Truth(invert))
-        .into()
+    Generated::of("isin", ["x", "listed"], ["y"], form).with("inverted", invert)
 }
 
 /// `histc`: a group for each bin. As `kernelHistogram1D` finds the bin of an element.
-pub(super) fn histogram(range: [f64; 2]) -> Kernel {
-    let form = Form::Groups {
-        over: 1,
-        without: Vec::new(),
-        body: "const i64 n = x.count(), bins = y.size(0);
-    T first = (T)low, last = (T)high;
-    if (first == last && n > 0) {
-        first = last = (T)x.flat(0);
-        for (i64 j = lane; j < n; j += LANES) { const T value = (T)x.flat(j); first = minimum(first, value); last = maximum(last, value); }
-        first = row_min(first); last = row_max(last);
-    }
-    if (first == last) { first -= 1; last += 1; }
-    i64 count = 0;
-    for (i64 j = lane; j < n; j += LANES) {
-        const T value = (T)x.flat(j);
-        if (!(value >= first && value <= last)) continue;
-        i64 bin = (i64)((value - first) * (T)bins / (last - first));
-        if (bin == bins) --bin;
-        count += bin == (i64)i[0];
-    }
-    count = row_sum(count);
-    if (lane == 0) y.set_at((T)count, i);"
-            .into(),
-    };
+pub(super) fn histogram(range: [f64; 2]) -> Generated {
+    let form = Form::groups(1, [], include_str!("ordering/histogram.cu"));
     Generated::of("histc", ["x"], ["y"], form)
-        .with("low", Number::Real(range[0]))
-        .with("high", Number::Real(range[1]))
-        .into()
+        .with("low", range[0])
+        .with("high", range[1])
 }

@@ -79,8 +79,7 @@ impl Eager {
         let y = self.empty(&shape, x.dtype);
         self.select_along(x, dim, index, &y);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&like.0, like.1);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&like.0, like.1);
             let added = (Combine::Add, Ok(&**gradient));
             eager.write_along(&grad_x, dim, saved.get("index"), added);
             Rc::new(grad_x)
@@ -109,7 +108,7 @@ impl Eager {
     /// What is left of some dimensions, without a gradient.
     pub(super) fn plain(
         &mut self,
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         x: &Tensor,
         (shape, dims): (&[Extent], &[usize]),
         dtype: DType,
@@ -129,8 +128,7 @@ impl Eager {
         (dim, kept): (usize, bool),
     ) -> Tensor {
         draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&like.0, like.1);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&like.0, like.1);
             let whole = |tensor: &TensorBody| {
                 let (mut shape, mut strides) = (tensor.shape.to_vec(), tensor.strides.to_vec());
                 if !kept && shape.len() < like.0.len() {
@@ -165,13 +163,12 @@ impl Eager {
         let positions = self.positions(indices, rows, Beyond::Repeat);
         let copies = self.alike_indices(&positions, &common_shape(&positions));
         let y = self.empty(shape, x.dtype);
-        self.look_up(x, &marked, &positions, &y);
+        self.look_up(false, x, (&marked, &positions), &y);
         drop((copies, positions));
         let whole = x.shape.clone();
         let count = indices.len();
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&whole, gradient.dtype);
             let indices = saved_indices(saved, count);
             let places = super::writing::Places {
                 indices: &indices,
@@ -205,7 +202,7 @@ impl Eager {
     /// `max(dim)`, `topk`: values, then positions, which are saved. `along` says whether results have the dimension.
     pub(super) fn choose(
         &mut self,
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         x: &Tensor,
         shape: &[Extent],
         along: (usize, bool),
@@ -226,14 +223,13 @@ impl Eager {
     }
 
     /// `tril` or `triu`; of the gradient the same.
-    pub(super) fn triangle(&mut self, x: &Tensor, kernel: Kernel) -> Tensor {
+    pub(super) fn triangle(&mut self, x: &Tensor, kernel: Generated) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
         let y = self.empty(&x.shape, x.dtype);
         self.launch(kernel.clone(), &[x], &[&y]);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            eager.launch(kernel, &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 
@@ -253,7 +249,7 @@ impl Eager {
             let copies = apart_of(gradient, dim, times);
             let once = with_dimension_after(&sum, dim, 1, Extent::ZERO);
             eager.launch(Kernel::Sum { scale: 1.0 }, &[&copies], &[&once]);
-            let view = sum.alias(sum.shape.clone(), sum.strides.clone());
+            let view = sum.same();
             gradient_view(&sum, view)
         })
     }
@@ -261,10 +257,8 @@ impl Eager {
     /// `sort` along a dimension: one row of more than 4,096 elements takes a radix sort's buffer.
     pub(super) fn sort(&mut self, x: &Tensor, (dim, descending): (usize, bool)) -> Outputs {
         let mut draft = OpRecord::new(self, &[Some(x)]);
-        let strides = strides_like(&x.shape, &x.strides);
-        let values = self.empty_strided(&x.shape, strides.clone(), x.dtype);
-        let places = self.empty_strided(&x.shape, strides, DType::Int64);
-        let places = Tensor::new(places);
+        let values = self.empty_like(x, x.dtype);
+        let places = Tensor::new(self.empty_like(x, DType::Int64));
         let count = x.shape.get(dim).copied().unwrap_or(Extent::ONE);
         // The positions along the dimension.
         let keys = self.scratch_of(count, DType::Int64);
@@ -311,16 +305,14 @@ impl Eager {
         draft.finish_one(self, y, move |eager, gradient, _| {
             // Turned round, summed, and turned round again.
             let _cast = (gradient.dtype != own).then(|| eager.copy_as(gradient, own));
-            let strides = strides_like(&gradient.shape, &gradient.strides);
-            let turned = Tensor::new(eager.empty_strided(&gradient.shape, strides, own));
+            let turned = Tensor::new(eager.empty_like(gradient, own));
             let _sums = eager.empty(&gradient.shape, own);
             // What would be copied in between is nowhere written: one kernel does all of it.
             let scattered = !turned.is_contiguous();
             drop(scattered.then(|| eager.empty(&gradient.shape, own)));
             let grad_x = eager.empty(&gradient.shape, own);
             let kernel = running_sum(dim, gradient.shape.len(), true);
-            eager.launch(kernel, &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 }

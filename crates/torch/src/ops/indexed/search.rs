@@ -58,8 +58,7 @@ impl Eager {
             self.copy_as(values, sorted.dtype)
         };
         let kernel = ordering::search(sorted.shape.len(), right);
-        self.launch(kernel, &[&dense, &values], &[&y]);
-        Tensor::new(y)
+        self.computed(y, kernel, &[&dense, &values])
     }
 
     /// `isin` of few: every element is compared with every one listed. PyTorch sorts both where more than ten times
@@ -84,7 +83,6 @@ impl Eager {
         // Distinct elements with which of them each is, then all together sorted with their places, twice.
         let both = numel(&[all + count, Extent::fixed(8)]);
         let _sorted = [(); 6].map(|()| buffer(false, both));
-        self.launch(ordering::is_in(invert), &[elements, listed], &[&y]);
-        Tensor::new(y)
+        self.computed(y, ordering::is_in(invert), &[elements, listed])
     }
 }

@@ -164,19 +164,14 @@ impl Eager {
         self.save_for_writing(&mut draft, op, (indices, values), wants[1])?;
         let mut written = None;
         let y = match op {
-            Indexed::Put { fresh: true, .. } => {
-                let strides = strides_like(&x.shape, &x.strides);
-                let copy = self.empty_strided(&x.shape, strides, x.dtype);
-                self.launch(Kernel::Copy, &[x], &[&copy]);
-                copy
-            }
+            Indexed::Put { fresh: true, .. } => self.copied(x, x.dtype),
             Indexed::Add { fresh: true, .. }
             | Indexed::Scatter {
                 in_place: false, ..
             } => self.empty(&x.shape, x.dtype),
             _ => {
                 written = Some(x);
-                x.alias(x.shape.clone(), x.strides.clone())
+                x.same()
             }
         };
         if let (
@@ -218,32 +213,25 @@ impl Eager {
         };
         let count = indices.len();
         let op = op.clone();
-        Ok(
-            draft.finish_into(self, written, y, move |eager, gradient, saved| {
-                let values_like = values_like.as_ref();
-                let indices = || saved_indices(saved, count);
-                let kept = wants[0].then(|| {
-                    let is_saved = !matches!(
-                        op,
-                        Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
-                    );
-                    let indices = if is_saved { indices() } else { Vec::new() };
-                    // Zeros like a number of the host's are one too.
-                    let values_like = values_like.filter(|_| !of_host);
-                    eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
-                });
-                let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
-                    let indices = indices();
-                    eager.gradient_of_written(
-                        &op,
-                        gradient,
-                        &indices,
-                        put.as_deref().unwrap_or(shape),
-                    )
-                });
-                vec![kept, written]
-            }),
-        )
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let values_like = values_like.as_ref();
+            let indices = || saved_indices(saved, count);
+            let kept = wants[0].then(|| {
+                let is_saved = !matches!(
+                    op,
+                    Indexed::Add { .. } | Indexed::Scatter { adds: true, .. }
+                );
+                let indices = if is_saved { indices() } else { Vec::new() };
+                // Zeros like a number of the host's are one too.
+                let values_like = values_like.filter(|_| !of_host);
+                eager.gradient_of_overwritten(&op, gradient, (&indices, values_like))
+            });
+            let written = values_like.filter(|_| wants[1]).map(|(shape, _)| {
+                let indices = indices();
+                eager.gradient_of_written(&op, gradient, &indices, put.as_deref().unwrap_or(shape))
+            });
+            vec![kept, written]
+        })
     }
 
     /// Writes values, or what stands for them, to their places. `found` are the positions of `index_put_`.
@@ -294,23 +282,15 @@ impl Eager {
             *stride = *own;
         }
         let mask = mask.alias(into.shape.clone(), strides);
+        let body = "result = mask ? (T)value : (T)old;";
         match value {
             Ok(value) => {
-                let kernel = Generated::map(
-                    "index_put_",
-                    ["mask", "value", "old"],
-                    "result = mask ? (T)value : (T)old;",
-                );
-                self.launch(kernel.into(), &[&mask, value, into], &[into]);
+                let kernel = Generated::map("index_put_", ["mask", "value", "old"], body);
+                self.launch(kernel, &[&mask, value, into], &[into]);
             }
             Err(number) => {
-                let kernel = Generated::map(
-                    "index_put_",
-                    ["mask", "old"],
-                    "result = mask ? (T)value : (T)old;",
-                );
-                let kernel = kernel.with("value", Number::Real(number));
-                self.launch(kernel.into(), &[&mask, into], &[into]);
+                let kernel = Generated::map("index_put_", ["mask", "old"], body);
+                self.launch(kernel.with("value", number), &[&mask, into], &[into]);
             }
         }
     }
@@ -351,12 +331,12 @@ impl Eager {
         let result = Tensor::new(self.empty(shape, gradient.dtype));
         match op {
             Indexed::Put { marked, .. } => {
-                self.look_up_or_zero(gradient, marked, &found, &result);
+                self.look_up(true, gradient, (marked, &found), &result);
             }
             Indexed::Add { dim, .. } => self.select_along(gradient, *dim, &indices[0], &result),
             Indexed::Scatter { dim, .. } => {
                 let kernel = placing::gather(gradient.shape.len(), *dim);
-                self.launch(kernel.into(), &[gradient, &indices[0]], &[&result]);
+                self.launch(kernel, &[gradient, &indices[0]], &[&result]);
             }
             _ => {}
         }
@@ -367,7 +347,7 @@ impl Eager {
             } => self.mul_scalar(&result, *alpha),
             // It is seen in the shape of what was added, which makes it a view.
             Indexed::Add { .. } => {
-                let view = result.alias(result.shape.clone(), result.strides.clone());
+                let view = result.same();
                 gradient_view(&result, view)
             }
             _ => result,
@@ -420,8 +400,7 @@ impl Eager {
             (Indexed::Put { .. }, Some((shape, dtype))) => Some(self.empty(shape, *dtype)),
             _ => None,
         };
-        let copy = self.empty(&gradient.shape, gradient.dtype);
-        self.launch(Kernel::Copy, &[gradient], &[&copy]);
+        let copy = self.row_major_copy(gradient);
         let found = self.places_to_write(op, indices, zeros.as_ref());
         self.write(op, &copy, (indices, &found.1), Err(0.0));
         Tensor::new(copy)

@@ -25,9 +25,7 @@ impl Eager {
             let mut zero = |(_, length): &(Extent, Extent)| {
                 let mut shape = whole.clone();
                 shape[dim] = *length;
-                let zero = eager.empty(&shape, dtype);
-                eager.launch(Kernel::Fill(0.0), &[], &[&zero]);
-                Rc::new(zero)
+                Tensor::new(eager.zeros(&shape, dtype))
             };
             let given = places.iter().zip(gradients);
             let all: Vec<Tensor> = given
@@ -53,8 +51,7 @@ impl Eager {
             places.push((corner, sides, part.shape.clone()));
             corner = [corner[0] + sides[0], corner[1] + sides[1]];
         }
-        let y = self.empty(&corner, common_dtype(parts));
-        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let y = self.zeros(&corner, common_dtype(parts));
         for (tensor, (corner, sides, _)) in parts.iter().zip(&places) {
             let into = part(&part(&y, 0, corner[0], sides[0]), 1, corner[1], sides[1]);
             self.launch(Kernel::Copy, &[tensor], &[&into]);

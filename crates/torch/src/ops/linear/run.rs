@@ -65,7 +65,7 @@ impl Eager {
     /// The same tensor behind an operation that hands its gradient on as it is.
     fn passed_on(&mut self, tensor: &Tensor) -> Tensor {
         let draft = OpRecord::new(self, &[Some(tensor)]);
-        let same = tensor.alias(tensor.shape.clone(), tensor.strides.clone());
+        let same = tensor.same();
         draft.finish_one(self, same, |_, gradient, _| Tensor::clone(gradient))
     }
 
@@ -123,8 +123,7 @@ impl Eager {
                 eager.use_blas();
                 let by = flipped(&in_out(saved.get("weight"), layout));
                 let read = copy.as_ref().unwrap_or(gradient);
-                eager.launch(Kernel::MatMul, &[read, &by], &[&result]);
-                Tensor::new(result)
+                eager.computed(result, Kernel::MatMul, &[read, &by])
             };
             let grad_weight = |eager: &mut Eager| {
                 let result = eager.empty(&weight_shape, gradient.dtype);
@@ -138,13 +137,12 @@ impl Eager {
                     // on the stub of the CUDA runtime). A cast after it, under autocast, is none.
                     WeightLayout::OutIn => {
                         eager.launch(Kernel::MatMul, &[&flipped(gradient), x], &[&result]);
-                        let mut view = result.alias(result.shape.clone(), result.strides.clone());
+                        let mut view = result.same();
                         view.base = Some(Tensor::new(result));
                         Tensor::new(view)
                     }
                     WeightLayout::InOut => {
-                        eager.launch(Kernel::MatMul, &[&flipped(x), gradient], &[&result]);
-                        Tensor::new(result)
+                        eager.computed(result, Kernel::MatMul, &[&flipped(x), gradient])
                     }
                 }
             };
@@ -168,7 +166,7 @@ impl Eager {
 fn in_out(weight: &TensorBody, layout: WeightLayout) -> TensorBody {
     match layout {
         WeightLayout::OutIn => flipped(weight),
-        WeightLayout::InOut => weight.alias(weight.shape.clone(), weight.strides.clone()),
+        WeightLayout::InOut => weight.same(),
     }
 }
 

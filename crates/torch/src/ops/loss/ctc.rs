@@ -98,7 +98,7 @@ impl Eager {
         drop(first_label);
         let [offsets, inputs, labelled] = lengths;
         drop((inputs, offsets, labelled));
-        let kept = Tensor::new(losses.alias(losses.shape.clone(), losses.strides.clone()));
+        let kept = Tensor::new(losses.same());
         draft.save(self, "result0", &kept)?;
         draft.save(self, "result1", &forward)?;
         drop((kept, forward));
@@ -131,8 +131,7 @@ impl Eager {
             vec![Some(Tensor::new(grad_x))]
         });
         let losses = if of.zero_infinity {
-            let zero = Tensor::new(self.empty(&[], x.dtype));
-            self.launch(Kernel::Fill(0.0), &[], &[&zero]);
+            let zero = Tensor::new(self.zeros(&[], x.dtype));
             let infinite = self.with_number("aten.eq.Scalar", &losses, "other", f64::INFINITY)?;
             self.apply("aten.where.self", &[&infinite, &zero, &losses])?
         } else {

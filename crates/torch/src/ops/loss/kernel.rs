@@ -19,8 +19,8 @@ pub struct Likelihood {
 impl Likelihood {
     fn finished(self, kernel: Generated) -> Generated {
         kernel
-            .with("ignored", Number::Whole(self.ignored))
-            .with("classes", Number::Length(self.classes))
+            .with("ignored", self.ignored)
+            .with("classes", self.classes)
     }
 
     /// `t, x (, weight) -> loss, total_weight`, where `x` and the weights are seen at the first class, which is
@@ -49,8 +49,8 @@ impl Likelihood {
         let texts = [STATE, START, step, MERGE, finish];
         let outputs = ["loss", "total_weight"];
         let kernel = Generated::reduce("nll_loss", inputs, outputs, dims, texts)
-            .with("x_step", Number::Length(steps[0]))
-            .with("weight_step", Number::Length(steps[1]));
+            .with("x_step", steps[0])
+            .with("weight_step", steps[1]);
         self.finished(kernel)
     }
 
@@ -106,17 +106,14 @@ impl Likelihood {
 }
 
 /// `target (, weight) -> weights`: that of each label that counts.
-pub(super) fn label_weights(ignored: i64, classes: Extent) -> Kernel {
+pub(super) fn label_weights(ignored: i64, classes: Extent) -> Generated {
     let body = "const i64 label = t.at(i); y.set_at(label == ignored ? (T)0 : (T)weight(wrapped(label, classes)), i);";
     Generated::each("cross_entropy", ["t", "weight"], ["y"], 0, body)
-        .with("ignored", Number::Whole(ignored))
-        .with("classes", Number::Length(classes))
-        .into()
+        .with("ignored", ignored)
+        .with("classes", classes)
 }
 
 /// `x / n`.
-pub(super) fn quotient(count: Extent) -> Kernel {
-    Generated::map("div", ["x"], "result = x / (T)n;")
-        .with("n", Number::Length(count))
-        .into()
+pub(super) fn quotient(count: Extent) -> Generated {
+    Generated::map("div", ["x"], "result = x / (T)n;").with("n", count)
 }

@@ -18,16 +18,10 @@ impl Eager {
         let weight = operands.get(2).filter(|_| loss.weight);
         let positive = operands.last().filter(|_| loss.positive);
         let mut draft = OpRecord::new(self, &[Some(x), Some(target)]);
-        for (name, saved) in [
-            ("pos_weight", positive),
-            ("self", Some(x)),
-            ("target", Some(target)),
-            ("weight", weight),
-        ] {
-            if let Some(saved) = saved {
-                draft.save(self, name, saved)?;
-            }
-        }
+        draft.save(self, "pos_weight", positive)?;
+        draft.save(self, "self", x)?;
+        draft.save(self, "target", target)?;
+        draft.save(self, "weight", weight)?;
         let mut inputs: Vec<&TensorBody> = vec![x, target];
         inputs.extend(weight.map(|weight| &**weight));
         inputs.extend(positive.map(|positive| &**positive));
@@ -46,8 +40,7 @@ impl Eager {
                 let takes_more = loss.pairs.memory == Memory::Likelihoods;
                 let _temporary = takes_more.then(|| eager.empty_like(like, gradient.dtype));
                 let result = eager.empty_like(like, gradient.dtype);
-                eager.launch(loss.gradient(true, by), &inputs, &[&result]);
-                Tensor::new(result)
+                eager.computed(result, loss.gradient(true, by), &inputs)
             });
             vec![of_self, of_target]
         }))
@@ -112,7 +105,12 @@ impl Eager {
         }
     }
 
-    fn paired_gradient(&mut self, loss: Paired, inputs: &[&TensorBody], kernel: Kernel) -> Tensor {
+    fn paired_gradient(
+        &mut self,
+        loss: Paired,
+        inputs: &[&TensorBody],
+        kernel: Generated,
+    ) -> Tensor {
         let (gradient, x) = (inputs[0], inputs[1]);
         let like = |eager: &mut Eager| eager.empty_like(x, gradient.dtype);
         // `pos_weight * target`, and the sigmoid once the result is there.
@@ -126,8 +124,7 @@ impl Eager {
         };
         let result = like(self);
         let _after = is_weighted.then(|| like(self));
-        self.launch(kernel, inputs, &[&result]);
-        Tensor::new(result)
+        self.computed(result, kernel, inputs)
     }
 
     /// `multi_margin_loss` and `multilabel_margin_loss`: a loss for each example, summed without scratch memory
@@ -138,9 +135,7 @@ impl Eager {
         let mut draft = OpRecord::new(self, &[Some(x)]);
         draft.save(self, "self", x)?;
         draft.save(self, "target", target)?;
-        if let Some(weight) = operands.get(2) {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", operands.get(2))?;
         let examples = &x.shape[..x.shape.len() - 1];
         let by = (loss.function, loss.summary);
         let labelled = matches!(loss.function, LossFunction::MultilabelMargin);
@@ -175,9 +170,7 @@ impl Eager {
                 y
             }
         };
-        if let Some(is_target) = &is_target {
-            draft.save(self, "is_target", is_target)?;
-        }
+        draft.save(self, "is_target", is_target.as_ref())?;
         drop(is_target);
         let count = numel(examples);
         Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
@@ -187,8 +180,7 @@ impl Eager {
             inputs.extend(saved.find("weight").map(|weight| &**weight));
             inputs.extend(saved.find("is_target").map(|is_target| &**is_target));
             let kernel = margin::gradient(by, x.shape.len() - 1, inputs.len() > 3, count);
-            eager.launch(kernel, &inputs, &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
+            vec![Some(eager.computed(grad_x, kernel, &inputs))]
         }))
     }
 }

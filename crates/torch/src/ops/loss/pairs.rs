@@ -134,13 +134,17 @@ pub struct Paired {
 
 impl Paired {
     /// The loss of each pair, of `x, t (, weight) (, positive)`.
-    pub(super) fn loss(&self) -> Kernel {
+    pub(super) fn loss(&self) -> Generated {
         let body = self.weighted(self.pairs.loss, "y");
-        self.kernel(&["x", "t"], "y", body).into()
+        self.kernel(&["x", "t"], "y", body)
     }
 
     /// The gradient of predictions, or of targets, of `grad, x, t (, weight) (, positive)`.
-    pub(super) fn gradient(&self, of_target: bool, (summary, count): (Summary, Extent)) -> Kernel {
+    pub(super) fn gradient(
+        &self,
+        of_target: bool,
+        (summary, count): (Summary, Extent),
+    ) -> Generated {
         let difference = if of_target {
             "(T)t - (T)x"
         } else {
@@ -155,7 +159,7 @@ impl Paired {
         let body =
             format!("T g; const T z = {difference}; (void)z; {body} result = g * (T)grad{share};");
         let kernel = self.kernel(&["grad", "x", "t"], "result", body);
-        kernel.with("n", Number::Length(count)).into()
+        kernel.with("n", count)
     }
 
     fn weighted(&self, body: &str, result: &str) -> String {
@@ -172,7 +176,7 @@ impl Paired {
         inputs.extend(self.positive.then_some("positive"));
         let kernel = Generated::of(self.pairs.name, inputs, [output], Form::Map(body.into()));
         match self.pairs.threshold {
-            Some(_) => kernel.with("threshold", Number::Real(self.threshold)),
+            Some(_) => kernel.with("threshold", self.threshold),
             None => kernel,
         }
     }

@@ -25,11 +25,8 @@ pub(super) struct Paths {
 }
 
 /// How many labels there are at most.
-pub(super) fn longest(labels: Extent) -> Kernel {
-    let none: [&'static str; 0] = [];
-    Generated::map("ctc_loss", none, "result = (T)n;")
-        .with("n", Number::Length(labels))
-        .into()
+pub(super) fn longest(labels: Extent) -> Generated {
+    Generated::map("ctc_loss", [], "result = (T)n;").with("n", labels)
 }
 
 /// What is called alike in both passes: `label(s)` is the class of a state, `start` where the sample's labels begin.
@@ -65,23 +62,22 @@ const LOG_SUM: &str = "
     const T most = maximum(a, maximum(b, c)), top = most == -INFINITY ? (T)0 : most;";
 
 impl Paths {
-    fn finished(self, kernel: Generated, classes: Extent) -> Kernel {
+    fn finished(self, kernel: Generated, classes: Extent) -> Generated {
         let [time_step, class_step, label_step] = self.steps;
         kernel
-            .with("blank", Number::Whole(self.blank.cast_signed()))
-            .with("zero_infinity", Number::Truth(self.zero_infinity))
-            .with("times", Number::Length(self.lengths[0]))
-            .with("longest", Number::Length(self.lengths[1]))
-            .with("classes", Number::Length(classes))
-            .with("time_step", Number::Length(time_step))
-            .with("class_step", Number::Length(class_step))
-            .with("label_step", Number::Length(label_step))
-            .with("joined", Number::Truth(self.joined))
-            .into()
+            .with("blank", self.blank.cast_signed())
+            .with("zero_infinity", self.zero_infinity)
+            .with("times", self.lengths[0])
+            .with("longest", self.lengths[1])
+            .with("classes", classes)
+            .with("time_step", time_step)
+            .with("class_step", class_step)
+            .with("label_step", label_step)
+            .with("joined", self.joined)
     }
 
     /// `x, targets (, lengths, lengths) -> loss, table` of sums over beginnings (`ctc_loss_log_alpha_gpu_kernel`).
-    pub(super) fn forward(self, classes: Extent, stride: Extent) -> Kernel {
+    pub(super) fn forward(self, classes: Extent, stride: Extent) -> Generated {
         let lengths = if self.with_lengths { GIVEN } else { TOLD };
         let body = filled!("paths/forward.cu", SAMPLE, lengths, EMPTY, LOG_SUM);
         let mut inputs = vec!["x", "targets"];
@@ -89,20 +85,20 @@ impl Paths {
             inputs.extend(["of_inputs", "of_labels"]);
         }
         let kernel = Generated::rows("ctc_loss", inputs, ["loss", "table"], [1], body)
-            .with("labels_stride", Number::Length(stride))
-            .with("told_time", Number::Length(self.told[0]))
-            .with("told_count", Number::Length(self.told[1]));
+            .with("labels_stride", stride)
+            .with("told_time", self.told[0])
+            .with("told_count", self.told[1]);
         self.finished(kernel, classes)
     }
 
     /// `x, targets, grad, loss, table -> grad_x, ends`: sums over ends as well
     /// (`ctc_loss_backward_log_beta_gpu_kernel`), and both together by classes (`ctc_loss_backward_collect_gpu_kernel`).
-    pub(super) fn backward(self, classes: Extent, steps: [Extent; 2]) -> Kernel {
+    pub(super) fn backward(self, classes: Extent, steps: [Extent; 2]) -> Generated {
         let body = filled!("paths/backward.cu", SAMPLE, READ, LOG_SUM);
         let inputs = ["x", "targets", "grad", "loss", "table"];
         let kernel = Generated::rows("ctc_loss", inputs, ["grad_x", "ends"], [1], body)
-            .with("grad_time", Number::Length(steps[0]))
-            .with("grad_class", Number::Length(steps[1]));
+            .with("grad_time", steps[0])
+            .with("grad_class", steps[1]);
         self.finished(kernel, classes)
     }
 }

@@ -152,8 +152,7 @@ impl Eager {
         self.launch(kernel::quotient(by), &[x], &[&y]);
         draft.finish_one(self, y, move |eager, gradient, _| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
-            eager.launch(kernel::quotient(by), &[gradient], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, kernel::quotient(by), &[gradient])
         })
     }
 
@@ -190,9 +189,7 @@ impl Eager {
         let mut draft = OpRecord::new(self, &[Some(log_probabilities)]);
         draft.save(self, "self", log_probabilities)?;
         draft.save(self, "target", target)?;
-        if let Some(weight) = weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight)?;
         let dtype = log_probabilities.dtype;
         // The 2-D variant, for images and sequences, makes its weight before its loss.
         let each: &[Extent] = match summary {
@@ -232,12 +229,12 @@ impl Eager {
                 let mut inputs = vec![&**target, &scores];
                 inputs.extend(&of_class);
                 let kernel = likelihood.reduced(rank, [strides[1], step]);
-                self.launch(kernel.into(), &inputs, &[&loss, &total_weight]);
+                self.launch(kernel, &inputs, &[&loss, &total_weight]);
             }
             Summary::None => {
                 let mut inputs = vec![&**target, &**log_probabilities];
                 inputs.extend(weight);
-                self.launch(likelihood.each(rank).into(), &inputs, &[&loss]);
+                self.launch(likelihood.each(rank), &inputs, &[&loss]);
             }
         }
         draft.save(self, "total_weight", &total_weight)?;
@@ -256,8 +253,7 @@ impl Eager {
                 } else {
                     likelihood.gradient(rank).into()
                 };
-                eager.launch(kernel, &inputs, &[&grad_x]);
-                vec![Some(Tensor::new(grad_x))]
+                vec![Some(eager.computed(grad_x, kernel, &inputs))]
             }),
         )
     }

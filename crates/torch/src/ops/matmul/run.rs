@@ -141,8 +141,7 @@ impl Eager {
                     first.as_ref().unwrap_or(left),
                     second.as_ref().unwrap_or(right),
                 ];
-                eager.launch(Kernel::MatMul, &read, &[&result]);
-                Tensor::new(result)
+                eager.computed(result, Kernel::MatMul, &read)
             };
             let scale = |eager: &mut Eager, product: Tensor| {
                 if is_one(alpha) {
@@ -205,10 +204,9 @@ impl Eager {
         Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let dtype = gradient.dtype;
             let offsets = saved.get("offs");
-            let make = |eager: &mut Eager, result: TensorBody, kernel: Kernel, other: &str| {
+            let make = |eager: &mut Eager, result: TensorBody, kernel: Generated, other: &str| {
                 eager.grouped_scratch_of(groups, dtype);
-                eager.launch(kernel, &[gradient, saved.get(other), offsets], &[&result]);
-                Tensor::new(result)
+                eager.computed(result, kernel, &[gradient, saved.get(other), offsets])
             };
             let grad_x = |eager: &mut Eager| {
                 let result = eager.empty(&x_shape, dtype);

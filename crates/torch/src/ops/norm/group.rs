@@ -15,9 +15,7 @@ impl Eager {
     ) -> Output {
         let mut draft = OpRecord::new(self, &[Some(x), weight, bias]);
         draft.save(self, "input", x)?;
-        if let Some(weight) = weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight)?;
         let channels = [x.shape[1]];
         let y = self.empty(&x.shape, x.dtype);
         let [mean, inverse_std] =
@@ -25,13 +23,7 @@ impl Eager {
         let rank = x.shape.len();
         // Of all but the channels.
         let dims: Vec<usize> = (0..rank).filter(|dim| *dim != 1).collect();
-        let norm = Normalization {
-            name: "batch_norm",
-            dims: &dims,
-            centred: true,
-            weight: weight.is_some(),
-            bias: bias.is_some(),
-        };
+        let norm = Normalization::of("batch_norm", &dims, [weight.is_some(), bias.is_some()]);
         let parameters = [weight, bias].into_iter().flatten();
         let seen: Vec<TensorBody> = parameters.map(|of| by_channel(of, rank)).collect();
         let made: Vec<TensorBody> = [&mean, &inverse_std]
@@ -44,7 +36,7 @@ impl Eager {
         let mut outputs = vec![&y];
         outputs.extend(&made);
         let momentum = running.map(|(momentum, _)| momentum);
-        self.launch(norm.forward(eps, momentum).into(), &inputs, &outputs);
+        self.launch(norm.forward(eps, momentum), &inputs, &outputs);
         drop((seen, made));
         draft.save(self, "mean", &mean)?;
         draft.save(self, "inverse_std", &inverse_std)?;
@@ -54,13 +46,7 @@ impl Eager {
             let x = saved.get("input");
             let grad_x = eager.empty(&x.shape, gradient.dtype);
             let of_parameters = given.map(|dtype| dtype.map(|dtype| eager.empty(&channels, dtype)));
-            let norm = Normalization {
-                name: "batch_norm",
-                dims: &dims,
-                centred: true,
-                weight: given[0].is_some(),
-                bias: given[1].is_some(),
-            };
+            let norm = Normalization::of("batch_norm", &dims, given.map(|of| of.is_some()));
             let weight = saved.find("weight").map(|weight| by_channel(weight, rank));
             let statistics = ["mean", "inverse_std"].map(|of| by_channel(saved.get(of), rank));
             let shown = of_parameters
@@ -95,9 +81,7 @@ impl Eager {
         let (samples, channels) = (x.shape[0], x.shape[1]);
         let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
         draft.save(self, "input", &x)?;
-        if let Some(weight) = &weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight.as_ref())?;
         let by_group = [samples, Extent::fixed(groups)];
         let by_sample = [samples, channels];
         let y = self.empty(&x.shape, x.dtype);
@@ -109,13 +93,11 @@ impl Eager {
             let _summand = self.empty(&by_sample, DType::Float32);
         }
         let seen = InGroups::of(&x.shape, groups);
-        let norm = Normalization {
-            name: "group_norm",
-            dims: &InGroups::WITHIN,
-            centred: true,
-            weight: weight.is_some(),
-            bias: bias.is_some(),
-        };
+        let norm = Normalization::of(
+            "group_norm",
+            &InGroups::WITHIN,
+            [weight.is_some(), bias.is_some()],
+        );
         {
             let (of_x, of_y) = (seen.elements(&x), seen.elements(&y));
             let statistics = [&mean, &inverse_std].map(|of| seen.statistics(of));
@@ -123,7 +105,7 @@ impl Eager {
             let mut inputs = vec![&of_x];
             inputs.extend(parameters.iter().flatten());
             let outputs = [&of_y, &statistics[0], &statistics[1]];
-            self.launch(norm.forward(eps, None).into(), &inputs, &outputs);
+            self.launch(norm.forward(eps, None), &inputs, &outputs);
         }
         draft.save(self, "mean", &mean)?;
         draft.save(self, "rstd", &inverse_std)?;
@@ -141,13 +123,11 @@ impl Eager {
             let second = eager.empty(&by_group, DType::Float32);
             let third = eager.empty(&by_group, DType::Float32);
             let first = given[0].map(|_| eager.empty(&by_sample, DType::Float32));
-            let norm = Normalization {
-                name: "group_norm",
-                dims: &InGroups::WITHIN,
-                centred: true,
-                weight: given[0].is_some(),
-                bias: given[1].is_some(),
-            };
+            let norm = Normalization::of(
+                "group_norm",
+                &InGroups::WITHIN,
+                given.map(|of| of.is_some()),
+            );
             {
                 let statistics = ["mean", "rstd"].map(|of| seen.statistics(saved.get(of)));
                 let weight = saved.find("weight").map(|weight| seen.channels(weight));
@@ -218,7 +198,7 @@ impl Eager {
         let mut inputs = vec![gradient, x];
         inputs.extend(statistics);
         let with_weight: Vec<&TensorBody> = inputs.iter().copied().chain(weight).collect();
-        self.launch(norm.gradient().into(), &with_weight, &[grad_x]);
+        self.launch(norm.gradient(), &with_weight, &[grad_x]);
         let Some(parameter) = of_weight.or(of_bias) else {
             return;
         };
@@ -233,7 +213,7 @@ impl Eager {
             (Some(of_weight), of_bias) => {
                 let mut outputs = vec![of_weight];
                 outputs.extend(of_bias);
-                let kernel = norm.weight_gradient(&others, of_bias.is_some()).into();
+                let kernel = norm.weight_gradient(&others, of_bias.is_some());
                 self.launch(kernel, &inputs, &outputs);
             }
             (None, Some(of_bias)) => {

@@ -20,7 +20,18 @@ pub struct Normalization<'a> {
     pub bias: bool,
 }
 
-impl Normalization<'_> {
+impl<'a> Normalization<'a> {
+    /// One that takes the mean away, with a factor and a summand where these say so.
+    pub fn of(name: &'static str, dims: &'a [usize], [weight, bias]: [bool; 2]) -> Self {
+        Normalization {
+            name,
+            dims,
+            centred: true,
+            weight,
+            bias,
+        }
+    }
+
     /// `x (, weight) (, bias) -> y (, mean), inverse_std`. With `running`, its share of new statistics, also
     /// `running_mean, running_var`, which are updated.
     pub fn forward(self, eps: f64, running: Option<f64>) -> Generated {
@@ -65,8 +76,8 @@ impl Normalization<'_> {
             outputs.extend(["running_mean", "running_var"]);
         }
         Generated::rows(self.name, inputs, outputs, self.dims, body)
-            .with("eps", Number::Real(eps))
-            .with("momentum", Number::Real(running.unwrap_or(0.0)))
+            .with("eps", eps)
+            .with("momentum", running.unwrap_or(0.0))
     }
 
     fn inputs_of_gradients(self) -> Vec<&'static str> {
@@ -130,22 +141,14 @@ impl Normalization<'_> {
 
 /// `x, running_mean, running_var, weight, bias -> y`, elements one by one.
 pub fn by_running_statistics(eps: f64) -> Generated {
-    Generated::map(
-        "batch_norm",
-        ["x", "mean", "var", "weight", "bias"],
-        "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;",
-    )
-    .with("eps", Number::Real(eps))
+    let body = "result = ((T)x - (T)mean) * rsqrt((T)var + (T)eps) * (T)weight + (T)bias;";
+    Generated::map("batch_norm", ["x", "mean", "var", "weight", "bias"], body).with("eps", eps)
 }
 
 /// `grad, running_var, weight -> grad_x`: the statistics are constants.
 pub fn by_running_statistics_grad(eps: f64) -> Generated {
-    Generated::map(
-        "batch_norm",
-        ["grad", "var", "weight"],
-        "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);",
-    )
-    .with("eps", Number::Real(eps))
+    let body = "result = (T)grad * (T)weight * rsqrt((T)var + (T)eps);";
+    Generated::map("batch_norm", ["grad", "var", "weight"], body).with("eps", eps)
 }
 
 /// `grad, x, running_mean, running_var -> grad_weight, grad_bias` over all dimensions but the channels.
@@ -159,5 +162,5 @@ pub fn by_running_statistics_weight_grad(eps: f64, others: &[usize]) -> Generate
     ];
     let inputs = ["grad", "x", "mean", "var"];
     let outputs = ["grad_weight", "grad_bias"];
-    Generated::reduce("batch_norm", inputs, outputs, others, texts).with("eps", Number::Real(eps))
+    Generated::reduce("batch_norm", inputs, outputs, others, texts).with("eps", eps)
 }

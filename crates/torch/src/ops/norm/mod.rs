@@ -134,10 +134,10 @@ impl Operator for Norm {
     fn infer(&self, operands: &[Type]) -> Result<Vec<Type>, Mismatch> {
         let shapes: Vec<&[Extent]> = operands.iter().map(|(_, shape)| shape.as_slice()).collect();
         let shape = match *self {
-            Norm::Batch { .. } => batch_norm(&shapes)?,
+            Norm::Batch { .. } => by_channel(&shapes)?,
             Norm::Layer { dims, .. } | Norm::Rms { dims, .. } => layer_norm(&shapes, dims)?,
             Norm::PlainBatch { .. } | Norm::Group { .. } | Norm::Instance { .. } => {
-                by_channel(*self, &shapes)?
+                fitting(*self, &shapes)?
             }
         };
         Ok(vec![(operands[0].0, shape)])
@@ -190,19 +190,25 @@ fn accumulated(dtype: DType) -> DType {
     }
 }
 
-fn batch_norm(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+/// The first operand's shape, if all others have this one.
+fn with_all(
+    operands: &[&[Extent]],
+    expected: &[Extent],
+    what: &str,
+) -> Result<Vec<Extent>, Mismatch> {
+    let others = operands.iter().enumerate().skip(1);
+    match others.into_iter().find(|(_, shape)| **shape != expected) {
+        Some((i, shape)) => Err(format!("operand {i} is {shape:?}, not {what}")),
+        None => Ok(operands[0].to_vec()),
+    }
+}
+
+/// The same where they have a value for each channel.
+fn by_channel(operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
     let [_, channels, ..] = operands[0] else {
         return Err("the input has no channels".into());
     };
-    let other = operands
-        .iter()
-        .enumerate()
-        .skip(1)
-        .find(|(_, shape)| **shape != [*channels]);
-    match other {
-        Some((i, shape)) => Err(format!("operand {i} is {shape:?}, not [{channels}]")),
-        None => Ok(operands[0].to_vec()),
-    }
+    with_all(operands, &[*channels], &format!("[{channels}]"))
 }
 
 fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismatch> {
@@ -210,42 +216,23 @@ fn layer_norm(operands: &[&[Extent]], dims: usize) -> Result<Vec<Extent>, Mismat
     if dims == 0 || dims > x.len() {
         return Err(format!("cannot normalize {dims} dimensions of {x:?}"));
     }
-    let last = &x[x.len() - dims..];
-    match operands
-        .iter()
-        .enumerate()
-        .skip(1)
-        .find(|(_, shape)| **shape != last)
-    {
-        Some((i, shape)) => Err(format!(
-            "operand {i} is {shape:?}, not the last {dims} of {x:?}"
-        )),
-        None => Ok(x.to_vec()),
-    }
+    let what = format!("the last {dims} of {x:?}");
+    with_all(operands, &x[x.len() - dims..], &what)
 }
 
-/// The shape of the result, or what does not fit.
-fn by_channel(norm: Norm, operands: &[&[Extent]]) -> Result<Vec<Extent>, String> {
-    let [_, channels, ..] = operands[0] else {
-        return Err("the input has no channels".into());
-    };
-    let other = operands.iter().enumerate().skip(1);
-    let mut other = other.filter(|(_, shape)| **shape != [*channels]);
-    if let Some((i, shape)) = other.next() {
-        return Err(format!("operand {i} is {shape:?}, not [{channels}]"));
-    }
-    let whole = channels.as_fixed().filter(|channels| *channels > 0);
+/// The same of those that do not take every input with channels.
+fn fitting(norm: Norm, operands: &[&[Extent]]) -> Result<Vec<Extent>, Mismatch> {
+    let shape = by_channel(operands)?;
+    let whole = shape[1].as_fixed().filter(|channels| *channels > 0);
     let fits = match norm {
         Norm::Group { groups, .. } => {
             groups > 0 && whole.is_some_and(|channels| channels.is_multiple_of(groups))
         }
-        Norm::PlainBatch { .. } => operands[0].len() >= 2,
+        Norm::PlainBatch { .. } => shape.len() >= 2,
         Norm::Instance { .. } | Norm::Batch { .. } | Norm::Layer { .. } | Norm::Rms { .. } => {
-            operands[0].len() >= 3
+            shape.len() >= 3
         }
     };
-    if !fits {
-        return Err(format!("cannot normalize {:?} like this", operands[0]));
-    }
-    Ok(operands[0].to_vec())
+    fits.then_some(shape)
+        .ok_or_else(|| format!("cannot normalize {:?} like this", operands[0]))
 }

@@ -19,11 +19,7 @@ impl Eager {
         momentum: f64,
         eps: f64,
     ) -> Output {
-        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
-        draft.save(self, "input", x)?;
-        draft.save(self, "running_mean", running_mean)?;
-        draft.save(self, "running_var", running_var)?;
-        draft.save(self, "weight", weight)?;
+        let mut draft = self.batch_norm_record([x, weight, bias, running_mean, running_var])?;
         let strides = x.suggested_format().strides(&x.shape);
         let y = self.empty_strided(&x.shape, strides, x.dtype);
         let [mean, inverse_std] =
@@ -50,6 +46,17 @@ impl Eager {
         }))
     }
 
+    /// What batch norms save of `x, weight, bias, running_mean, running_var`.
+    fn batch_norm_record(&mut self, operands: [&Tensor; 5]) -> Result<OpRecord, Stop> {
+        let [x, weight, bias, running_mean, running_var] = operands;
+        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
+        draft.save(self, "input", x)?;
+        draft.save(self, "running_mean", running_mean)?;
+        draft.save(self, "running_var", running_var)?;
+        draft.save(self, "weight", weight)?;
+        Ok(draft)
+    }
+
     /// `batch_norm` in eval mode: nothing but the result. The native kernel, which runs on half-precision
     /// parameters, also makes statistics that nothing reads.
     pub fn batch_norm_inference(
@@ -57,11 +64,7 @@ impl Eager {
         [x, weight, bias, running_mean, running_var]: [&Tensor; 5],
         eps: f64,
     ) -> Output {
-        let mut draft = OpRecord::new(self, &[Some(x), Some(weight), Some(bias)]);
-        draft.save(self, "input", x)?;
-        draft.save(self, "running_mean", running_mean)?;
-        draft.save(self, "running_var", running_var)?;
-        draft.save(self, "weight", weight)?;
+        let draft = self.batch_norm_record([x, weight, bias, running_mean, running_var])?;
         let y = self.empty(&x.shape, x.dtype);
         if weight.dtype.is_half() {
             let mean = self.empty(&weight.shape, DType::Float32);
@@ -91,13 +94,9 @@ impl Eager {
         let weight = weight.map(|weight| self.high(weight));
         let x = self.high(x);
         let mut draft = OpRecord::new(self, &[Some(&x), weight.as_ref(), bias.as_ref()]);
-        if let Some(bias) = &bias {
-            draft.save(self, "bias", bias)?;
-        }
+        draft.save(self, "bias", bias.as_ref())?;
         draft.save(self, "input", &x)?;
-        if let Some(weight) = &weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight.as_ref())?;
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         // The operand itself is saved; what the kernels read is a copy, made again in the backward pass.
         let dense = self.dense_copy(&x);
@@ -112,19 +111,9 @@ impl Eager {
             self.launch(kernel, &inputs, &[&y, &mean, &inverse_std]);
         } else {
             let along = last(x.shape.len(), dims);
-            let norm = Normalization {
-                name: "layer_norm",
-                dims: &along,
-                centred: true,
-                weight: weight.is_some(),
-                bias: bias.is_some(),
-            };
+            let norm = Normalization::of("layer_norm", &along, [weight.is_some(), bias.is_some()]);
             let [of_mean, of_std] = [&mean, &inverse_std].map(|of| by_row(of, &x.shape, dims));
-            self.launch(
-                norm.forward(eps, None).into(),
-                &inputs,
-                &[&y, &of_mean, &of_std],
-            );
+            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_mean, &of_std]);
         }
         drop(dense);
         draft.save(self, "mean", &mean)?;
@@ -162,9 +151,7 @@ impl Eager {
         }
         let mut draft = OpRecord::new(self, &[Some(x), weight]);
         draft.save(self, "input", x)?;
-        if let Some(weight) = weight {
-            draft.save(self, "weight", weight)?;
-        }
+        draft.save(self, "weight", weight)?;
         let rows = numel(&x.shape[..x.shape.len() - dims]);
         let dense = self.dense_copy(x);
         let y = self.empty(&x.shape, x.dtype);
@@ -172,16 +159,13 @@ impl Eager {
         {
             let along = last(x.shape.len(), dims);
             let norm = Normalization {
-                name: "rms_norm",
-                dims: &along,
                 centred: false,
-                weight: weight.is_some(),
-                bias: false,
+                ..Normalization::of("rms_norm", &along, [weight.is_some(), false])
             };
             let mut inputs: Vec<&TensorBody> = vec![&dense];
             inputs.extend(weight.map(|weight| &**weight));
             let of_rms = by_row(&inverse_rms, &x.shape, dims);
-            self.launch(norm.forward(eps, None).into(), &inputs, &[&y, &of_rms]);
+            self.launch(norm.forward(eps, None), &inputs, &[&y, &of_rms]);
         }
         drop(dense);
         draft.save(self, "inverse_std", &inverse_rms)?;
@@ -232,11 +216,8 @@ impl Eager {
         let gradient = self.dense_copy(gradient);
         let along = last(x.shape.len(), dims);
         let norm = Normalization {
-            name,
-            dims: &along,
             centred: saved.find("mean").is_some(),
-            weight: saved.find("weight").is_some(),
-            bias: trained[1],
+            ..Normalization::of(name, &along, [saved.find("weight").is_some(), trained[1]])
         };
         let statistics = ["mean", "inverse_std"].into_iter();
         let statistics = statistics.filter_map(|name| saved.find(name));
@@ -273,14 +254,10 @@ impl Eager {
         let late = is_late.then(|| self.copy_in(gradient, format));
         let gradient = early.as_ref().or(late.as_ref()).unwrap_or(gradient);
         let [first, second] = statistics.map(|name| saved.get(name));
-        self.launch(
-            kernel,
-            &[gradient, &x, weight, first, second],
-            &[&grad_x, &grad_weight, &grad_bias],
-        );
-        [grad_x, grad_weight, grad_bias]
-            .map(|gradient| Some(Tensor::new(gradient)))
-            .into()
+        let results = [grad_x, grad_weight, grad_bias];
+        let inputs = [&**gradient, &x, weight, first, second];
+        self.launch(kernel, &inputs, &results.each_ref());
+        results.map(|gradient| Some(Tensor::new(gradient))).into()
     }
 
     /// [`Eager::norm_grads`] of PyTorch's own batch norm with channels side by side: two sums and the
@@ -295,17 +272,11 @@ impl Eager {
         }
         let grad_x = self.empty_strided(&x.shape, x.strides.clone(), gradient.dtype);
         let statistics = ["mean", "inverse_std"].map(|name| saved.get(name));
-        self.launch(
-            Kernel::BatchNormGrad,
-            &[gradient, x, weight, statistics[0], statistics[1]],
-            &[&grad_x, &grad_weight, &grad_bias],
-        );
-        for sum in sums {
-            drop(sum);
-        }
-        [grad_x, grad_weight, grad_bias]
-            .map(|gradient| Some(Tensor::new(gradient)))
-            .into()
+        let results = [grad_x, grad_weight, grad_bias];
+        let inputs = [&**gradient, x, weight, statistics[0], statistics[1]];
+        self.launch(Kernel::BatchNormGrad, &inputs, &results.each_ref());
+        drop(sums);
+        results.map(|gradient| Some(Tensor::new(gradient))).into()
     }
 
     /// What blocks that share a channel exchange in PyTorch's kernels for channels side by side: so many

@@ -71,25 +71,14 @@ impl Eager {
 }
 
 /// `weight_norm_fwd_first_dim_kernel` in WeightNorm.cu.
-fn scaled(dims: &[usize]) -> Kernel {
-    let body = "
-    T squares = 0;
-    for_each(j) squares += square((T)v(j));
-    const T norm = sqrt(row_sum(squares)), factor = (T)g(0) / norm;
-    for_each(j) w.set((T)v(j) * factor, j);
-    if (is_first) norms.set(norm, 0);";
-    Generated::rows("weight_norm", ["v", "g"], ["w", "norms"], dims, body).into()
+fn scaled(dims: &[usize]) -> Generated {
+    let body = include_str!("weight/forward.cu");
+    Generated::rows("weight_norm", ["v", "g"], ["w", "norms"], dims, body)
 }
 
 /// `weight_norm_bwd_first_dim_kernel` in WeightNorm.cu.
-fn scaled_grad(dims: &[usize]) -> Kernel {
-    let body = "
-    T product = 0;
-    for_each(j) product += (T)grad(j) * (T)v(j);
-    product = row_sum(product);
-    const T inverse = (T)1 / (T)norms(0), factor = (T)g(0) * inverse;
-    for_each(j) grad_v.set(factor * ((T)grad(j) - (T)v(j) * product * inverse * inverse), j);
-    if (is_first) grad_g.set(product * inverse, 0);";
+fn scaled_grad(dims: &[usize]) -> Generated {
+    let body = include_str!("weight/backward.cu");
     let inputs = ["grad", "v", "g", "norms"];
-    Generated::rows("weight_norm", inputs, ["grad_v", "grad_g"], dims, body).into()
+    Generated::rows("weight_norm", inputs, ["grad_v", "grad_g"], dims, body)
 }

@@ -45,8 +45,7 @@ impl Eager {
                 let make = |like: Option<(Sizes, DType)>| {
                     let (shape, dtype) = like?;
                     let result = eager.empty(&shape, dtype);
-                    eager.launch(Kernel::MemoryOnly(NAME), &[gradient], &[&result]);
-                    Some(Tensor::new(result))
+                    Some(eager.computed(result, Kernel::MemoryOnly(NAME), &[gradient]))
                 };
                 like.into_iter().map(make).collect()
             }),

@@ -29,11 +29,36 @@ fn nested(
 
 /// Assigns coordinates: batch and channel as visited, then these.
 fn coordinates(name: &str, sides: PoolDims, value: impl Fn(usize) -> String) -> String {
-    let mut text = String::new();
-    for d in 0..sides {
-        let _ = write!(text, "{name}[{}] = {}; ", d + 2, value(d));
-    }
-    text
+    (0..sides).fold(String::new(), |text, d| {
+        format!("{text}{name}[{}] = {}; ", d + 2, value(d))
+    })
+}
+
+/// Declares coordinates in a plane of the batch and channel that are visited.
+fn in_plane(name: &str, sides: PoolDims) -> String {
+    let rank = sides + 2;
+    format!("I {name}[{rank}]; {name}[0] = i[0]; {name}[1] = i[1];")
+}
+
+/// How many elements a plane has.
+fn plane(tensor: &str, sides: PoolDims) -> String {
+    (0..sides).fold("(i64)1".to_owned(), |text, d| {
+        format!("{text} * {tensor}.size({})", d + 2)
+    })
+}
+
+/// Breaks `left`, a place within a plane, down into coordinates.
+fn unravel(name: &str, tensor: &str, sides: PoolDims) -> String {
+    (2..sides + 2).rev().fold(String::new(), |text, at| {
+        format!(
+            "{text}{name}[{at}] = (I)(left % {tensor}.size({at})); left /= {tensor}.size({at}); "
+        )
+    })
+}
+
+/// What loops over windows call the coordinate along a dimension.
+fn visited(d: usize) -> String {
+    format!("w{d}")
 }
 
 /// The row-major place of coordinates within a tensor's pooled dimensions.
@@ -48,7 +73,12 @@ fn list(values: [u64; 3], sides: PoolDims) -> Number {
     Number::List(own.iter().map(|value| value.cast_signed()).collect())
 }
 
-fn of_window(generated: Generated, window: &Window, sides: PoolDims) -> Generated {
+/// With the constants of a window along so many dimensions.
+pub(in crate::ops) fn of_window(
+    generated: Generated,
+    window: &Window,
+    sides: PoolDims,
+) -> Generated {
     generated
         .with("kernel", list(window.kernel, sides))
         .with("stride", list(window.stride, sides))
@@ -63,6 +93,11 @@ fn each(
     body: String,
 ) -> Generated {
     Generated::each(name, inputs, outputs, inputs.len(), body)
+}
+
+/// All elements of a window.
+fn whole_window(d: usize) -> [String; 2] {
+    ["0".into(), format!("(I)kernel[{d}]")]
 }
 
 /// The windows that cover element `i` of what is pooled, of a tensor of results.
@@ -106,7 +141,6 @@ const LARGEST: &str =
 
 /// `x -> y, indices`: as in `DilatedMaxPool2d.cu`, positions within a plane.
 pub fn max(window: &Window, sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let at = |d: usize| {
         format!(
             "i[{}] * (I)stride[{d}] - (I)padding[{d}] + w{d} * (I)dilation[{d}]",
@@ -131,17 +165,13 @@ pub fn max(window: &Window, sides: PoolDims) -> Generated {
             d + 2
         );
     }
-    let loops = nested(
-        sides,
-        "w",
-        |d| ["0".into(), format!("(I)kernel[{d}]")],
-        &body,
-    );
+    let loops = nested(sides, "w", whole_window, &body);
     let text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; {starts}
+        "{} {starts}
     T best = (T)-INFINITY; i64 best_at = {start};
     {loops}
-    y.set_at(best, i); indices.set_at(best_at, i);"
+    y.set_at(best, i); indices.set_at(best_at, i);",
+        in_plane("at", sides)
     );
     of_window(
         each("max_pool", &["x"], &["y", "indices"], text),
@@ -152,17 +182,17 @@ pub fn max(window: &Window, sides: PoolDims) -> Generated {
 
 /// `grad, indices -> grad_x`, where an element is looked for in the results that these loops visit.
 fn max_grad(sides: PoolDims, range: impl Fn(usize) -> [String; 2]) -> Generated {
-    let rank = sides + 2;
     let own = flat("grad_x", sides, |d| format!("i[{}]", d + 2));
     let body = format!(
         "{}if (indices.at(of) == own) sum += (T)grad.at(of);",
-        coordinates("of", sides, |d| format!("w{d}"))
+        coordinates("of", sides, visited)
     );
     let loops = nested(sides, "w", range, &body);
     let text = format!(
-        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; const i64 own = {own}; T sum = 0;
+        "{} const i64 own = {own}; T sum = 0;
     {loops}
-    grad_x.set_at(sum, i);"
+    grad_x.set_at(sum, i);",
+        in_plane("of", sides)
     );
     each("max_pool", &["grad", "indices"], &["grad_x"], text)
 }
@@ -194,13 +224,12 @@ fn average(
     sides: PoolDims,
 ) -> Generated {
     of_window(generated, window, sides)
-        .with("counts_padding", Number::Truth(of.0))
-        .with("divisor", Number::Whole(of.1.unwrap_or(0)))
+        .with("counts_padding", of.0)
+        .with("divisor", of.1.unwrap_or(0))
 }
 
 /// `x -> y`: averages over windows; `of` says whether zeros of the padding count, and what sums are divided by instead.
 pub fn avg(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let first = |d: usize| format!("i[{}] * (I)stride[{d}] - (I)padding[{d}]", d + 2);
     let range = |d: usize| {
         let (first, at) = (first(d), d + 2);
@@ -211,14 +240,12 @@ pub fn avg(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generat
             ),
         ]
     };
-    let body = format!(
-        "{}sum += (T)x.at(at);",
-        coordinates("at", sides, |d| format!("w{d}"))
-    );
+    let body = format!("{}sum += (T)x.at(at);", coordinates("at", sides, visited));
     let text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; {}
+        "{} T sum = 0; {}
     {}
     y.set_at(sum / by, i);",
+        in_plane("at", sides),
         divisor(sides, |d| format!("i[{}]", d + 2), "x"),
         nested(sides, "w", range, &body)
     );
@@ -227,16 +254,16 @@ pub fn avg(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generat
 
 /// The gradient of [`avg`].
 pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let body = format!(
         "{}{}sum += (T)grad.at(of) / by;",
-        coordinates("of", sides, |d| format!("w{d}")),
-        divisor(sides, |d| format!("w{d}"), "grad_x")
+        coordinates("of", sides, visited),
+        divisor(sides, visited, "grad_x")
     );
     let text = format!(
-        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; T sum = 0;
+        "{} T sum = 0;
     {}
     grad_x.set_at(sum, i);",
+        in_plane("of", sides),
         nested(sides, "w", covering("grad"), &body)
     );
     average(
@@ -249,15 +276,15 @@ pub fn avg_backward(window: &Window, of: (bool, Option<i64>), sides: PoolDims) -
 
 /// `x -> y`: averages over regions.
 pub fn adaptive_avg(sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let body = format!(
         "{}sum += (T)x.at(at); ++count;",
-        coordinates("at", sides, |d| format!("w{d}"))
+        coordinates("at", sides, visited)
     );
     let text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; i64 count = 0;
+        "{} T sum = 0; i64 count = 0;
     {}
     y.set_at(sum / (T)count, i);",
+        in_plane("at", sides),
         nested(sides, "w", region, &body)
     );
     each("adaptive_avg_pool", &["x"], &["y"], text)
@@ -265,7 +292,6 @@ pub fn adaptive_avg(sides: PoolDims) -> Generated {
 
 /// The gradient of [`adaptive_avg`].
 pub fn adaptive_avg_backward(sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let mut count = String::from("i64 count = 1; ");
     for d in 0..sides {
         let at = d + 2;
@@ -276,12 +302,13 @@ pub fn adaptive_avg_backward(sides: PoolDims) -> Generated {
     }
     let body = format!(
         "{}{count}sum += (T)grad.at(of) / (T)count;",
-        coordinates("of", sides, |d| format!("w{d}"))
+        coordinates("of", sides, visited)
     );
     let text = format!(
-        "I of[{rank}]; of[0] = i[0]; of[1] = i[1]; T sum = 0;
+        "{} T sum = 0;
     {}
     grad_x.set_at(sum, i);",
+        in_plane("of", sides),
         nested(sides, "w", regions_covering("grad", "grad_x"), &body)
     );
     each("adaptive_avg_pool", &["grad"], &["grad_x"], text)
@@ -289,17 +316,17 @@ pub fn adaptive_avg_backward(sides: PoolDims) -> Generated {
 
 /// `x -> y, indices`: the largest of regions.
 pub fn adaptive_max(sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let body = format!(
         "{}{LARGEST}{}; }}",
-        coordinates("at", sides, |d| format!("w{d}")),
-        flat("x", sides, |d| format!("w{d}"))
+        coordinates("at", sides, visited),
+        flat("x", sides, visited)
     );
     let start = flat("x", sides, |d| region(d)[0].clone());
     let text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T best = (T)-INFINITY; i64 best_at = {start};
+        "{} T best = (T)-INFINITY; i64 best_at = {start};
     {}
     y.set_at(best, i); indices.set_at(best_at, i);",
+        in_plane("at", sides),
         nested(sides, "w", region, &body)
     );
     each("adaptive_max_pool", &["x"], &["y", "indices"], text)
@@ -313,7 +340,6 @@ pub fn adaptive_max_backward(sides: PoolDims) -> Generated {
 /// `x, samples -> y, indices`: `fractional_max_pool2d_out_cuda_frame` and `3d`, where regions begin by chance. In planes
 /// the first sample is that of the width.
 pub fn fractional_max(kernel: [u64; 3], sides: PoolDims) -> Generated {
-    let rank = sides + 2;
     let mut starts = format!("I start[{sides}]; ");
     for d in 0..sides {
         let at = d + 2;
@@ -330,16 +356,12 @@ pub fn fractional_max(kernel: [u64; 3], sides: PoolDims) -> Generated {
     );
     let start = flat("x", sides, |d| format!("start[{d}]"));
     let text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; {starts}
+        "{} {starts}
     T best = (T)-INFINITY; i64 best_at = {start};
     {}
     y.set_at(best, i); indices.set_at(best_at, i);",
-        nested(
-            sides,
-            "w",
-            |d| ["0".into(), format!("(I)kernel[{d}]")],
-            &body
-        )
+        in_plane("at", sides),
+        nested(sides, "w", whole_window, &body)
     );
     each(
         "fractional_max_pool",
@@ -353,77 +375,43 @@ pub fn fractional_max(kernel: [u64; 3], sides: PoolDims) -> Generated {
 /// `values, indices -> into`: elements to their places within each plane, added up, a plane a thread; what else is there
 /// is zero.
 pub fn placed(name: &'static str, sides: PoolDims) -> Generated {
-    let rank = sides + 2;
-    let unravel = |array: &str, tensor: &str| {
-        (0..sides).rev().fold(String::new(), |text, d| {
-            let at = d + 2;
-            format!("{text}{array}[{at}] = (I)(left % {tensor}.size({at})); left /= {tensor}.size({at}); ")
-        })
-    };
-    let counts = |tensor: &str| {
-        (2..rank).fold("(i64)1".to_owned(), |text, at| {
-            format!("{text} * {tensor}.size({at})")
-        })
-    };
+    let to_place = unravel("to", "into", sides);
     let text = format!(
         "const i64 places = {}, count = {};
-    I to[{rank}]; to[0] = i[0]; to[1] = i[1];
-    for (i64 place = 0; place < places; ++place) {{ i64 left = place; {}into.set_at(0, to); }}
+    {}
+    for (i64 place = 0; place < places; ++place) {{ i64 left = place; {to_place}into.set_at(0, to); }}
     for (i64 number = 0; number < count; ++number) {{
         i64 left = number; {}
         left = indices.at(i); if (left < 0 || left >= places) continue;
-        {}into.set_at(into.at(to) + values.at(i), to);
+        {to_place}into.set_at(into.at(to) + values.at(i), to);
     }}",
-        counts("into"),
-        counts("values"),
-        unravel("to", "into"),
-        unravel("i", "values"),
-        unravel("to", "into"),
+        plane("into", sides),
+        plane("values", sides),
+        in_plane("to", sides),
+        unravel("i", "values", sides),
     );
-    let form = Form::Each {
-        over: 2,
-        without: (2..rank).collect(),
-        body: text.into(),
-    };
+    let form = Form::skipping(2, (2..sides + 2).collect::<Vec<_>>(), text);
     Generated::of(name, ["values", "indices"], ["into"], form)
 }
 
 /// `x, indices -> y`: what is at places within each plane.
 pub fn taken(name: &'static str, sides: PoolDims) -> Generated {
-    let rank = sides + 2;
-    let mut text = format!(
-        "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    let text = format!(
+        "{} i64 left = indices.at(i); const i64 places = {}; left = left < 0 ? 0 : left >= places ? places - 1 : left; {}y.set_at(x.at(at), i);",
+        in_plane("at", sides),
+        plane("x", sides),
+        unravel("at", "x", sides)
     );
-    for at in 2..rank {
-        let _ = write!(text, " * x.size({at})");
-    }
-    text.push_str("; left = left < 0 ? 0 : left >= places ? places - 1 : left; ");
-    for at in (2..rank).rev() {
-        let _ = write!(
-            text,
-            "at[{at}] = (I)(left % x.size({at})); left /= x.size({at}); "
-        );
-    }
-    text.push_str("y.set_at(x.at(at), i);");
     each(name, &["x", "indices"], &["y"], text)
 }
 
 /// `values, indices -> into`: elements to their places within each plane, of which equal ones have equal elements.
 pub fn put(name: &'static str, sides: PoolDims) -> Generated {
-    let rank = sides + 2;
-    let mut text = format!(
-        "I to[{rank}]; to[0] = i[0]; to[1] = i[1]; i64 left = indices.at(i); const i64 places = (i64)1"
+    let text = format!(
+        "{} i64 left = indices.at(i); const i64 places = {}; if (left < 0 || left >= places) return; {}into.set_at(values.at(i), to);",
+        in_plane("to", sides),
+        plane("into", sides),
+        unravel("to", "into", sides)
     );
-    for at in 2..rank {
-        let _ = write!(text, " * into.size({at})");
-    }
-    text.push_str("; if (left < 0 || left >= places) return; ");
-    for at in (2..rank).rev() {
-        let _ = write!(
-            text,
-            "to[{at}] = (I)(left % into.size({at})); left /= into.size({at}); "
-        );
-    }
-    text.push_str("into.set_at(values.at(i), to);");
     Generated::each(name, ["values", "indices"], ["into"], 0, text)
 }

@@ -38,47 +38,66 @@ pub enum Pool {
 }
 
 pub(super) const ATEN: &[(&str, Reader)] = &[
-    ("aten.max_pool1d.default", |args| max(args, 1)),
-    ("aten.max_pool2d.default", |args| max(args, 2)),
-    ("aten.max_pool3d.default", |args| max(args, 3)),
-    ("aten.max_pool1d_with_indices.default", |args| {
-        max_with_indices(args, 1)
-    }),
-    ("aten.max_pool2d_with_indices.default", |args| {
-        max_with_indices(args, 2)
-    }),
-    ("aten.max_pool3d_with_indices.default", |args| {
-        max_with_indices(args, 3)
-    }),
-    ("aten.avg_pool1d.default", |args| average(args, 1)),
-    ("aten.avg_pool2d.default", |args| average(args, 2)),
-    ("aten.avg_pool3d.default", |args| average(args, 3)),
-    ("aten.adaptive_avg_pool1d.default", |args| {
-        adaptive(args, 1, Pool::AdaptiveAverage)
-    }),
-    ("aten.adaptive_avg_pool2d.default", |args| {
-        adaptive(args, 2, Pool::AdaptiveAverage)
-    }),
-    ("aten.adaptive_avg_pool3d.default", |args| {
-        adaptive(args, 3, Pool::AdaptiveAverage)
-    }),
-    ("aten.adaptive_max_pool1d.default", |args| {
-        adaptive(args, 1, Pool::AdaptiveMax)
-    }),
-    ("aten.adaptive_max_pool2d.default", |args| {
-        adaptive(args, 2, Pool::AdaptiveMax)
-    }),
-    ("aten.adaptive_max_pool3d.default", |args| {
-        adaptive(args, 3, Pool::AdaptiveMax)
-    }),
-    ("aten.fractional_max_pool2d.default", |args| {
-        fractional(args, 2)
-    }),
-    ("aten.fractional_max_pool3d.default", |args| {
-        fractional(args, 3)
-    }),
-    ("aten.max_unpool2d.default", |args| unpool(args, 2)),
-    ("aten.max_unpool3d.default", |args| unpool(args, 3)),
+    (
+        "aten.max_pool1d.default aten.max_pool2d.default aten.max_pool3d.default",
+        |args| of(args, &["self"], |rank| Ok(Pool::Max(window(args, rank)?))),
+    ),
+    (
+        "aten.max_pool1d_with_indices.default aten.max_pool2d_with_indices.default aten.max_pool3d_with_indices.default",
+        |args| {
+            of(args, &["self"], |rank| {
+                Ok(Pool::MaxWithIndices(window(args, rank)?))
+            })
+        },
+    ),
+    (
+        "aten.avg_pool1d.default aten.avg_pool2d.default aten.avg_pool3d.default",
+        |args| {
+            of(args, &["self"], |rank| {
+                Ok(Pool::Average {
+                    window: window(args, rank)?,
+                    count_include_pad: args.flag("count_include_pad", true)?,
+                    divisor: args.if_given("divisor_override", |name| args.int(name, None))?,
+                })
+            })
+        },
+    ),
+    (
+        "aten.adaptive_avg_pool1d.default aten.adaptive_avg_pool2d.default aten.adaptive_avg_pool3d.default",
+        |args| {
+            of(args, &["self"], |rank| {
+                Ok(Pool::AdaptiveAverage(output(args, rank)?))
+            })
+        },
+    ),
+    (
+        "aten.adaptive_max_pool1d.default aten.adaptive_max_pool2d.default aten.adaptive_max_pool3d.default",
+        |args| {
+            of(args, &["self"], |rank| {
+                Ok(Pool::AdaptiveMax(output(args, rank)?))
+            })
+        },
+    ),
+    (
+        "aten.fractional_max_pool2d.default aten.fractional_max_pool3d.default",
+        |args| {
+            of(args, &["self", "random_samples"], |rank| {
+                let kernel = args.sides("kernel_size", rank, 1, None)?;
+                Ok(Pool::FractionalMax {
+                    kernel,
+                    output: output(args, rank)?,
+                })
+            })
+        },
+    ),
+    (
+        "aten.max_unpool2d.default aten.max_unpool3d.default",
+        |args| {
+            of(args, &["self", "indices"], |rank| {
+                Ok(Pool::MaxUnpool(output(args, rank)?))
+            })
+        },
+    ),
 ];
 
 /// The window of a pool along `rank` dimensions, or of `unfold`.
@@ -93,8 +112,20 @@ pub(super) fn window(args: &Arguments<'_>, rank: usize) -> Result<Window, String
     })
 }
 
-/// The pool of an operand that has `rank` dimensions beside batch and channels.
-fn of(args: &Arguments<'_>, names: &[&str], rank: usize, pool: Pool) -> Result<Read, String> {
+/// The lengths that a pool makes.
+fn output(args: &Arguments<'_>, rank: usize) -> Result<[u64; 3], String> {
+    args.sides("output_size", rank, 1, None)
+}
+
+/// The pool of an operand that has as many dimensions beside batch and channels as the operator's name says.
+fn of(
+    args: &Arguments<'_>,
+    names: &[&str],
+    pool: impl Fn(usize) -> Result<Pool, String>,
+) -> Result<Read, String> {
+    let rank = (1..=3).find(|rank| args.target.contains(&format!("pool{rank}d")));
+    let rank = rank.ok_or("its name says no number of dimensions")?;
+    let pool = pool(rank)?;
     let operands = args.all(names)?;
     let shape = args.shape(operands[0]);
     if shape.len() != rank + 2 {
@@ -103,50 +134,6 @@ fn of(args: &Arguments<'_>, names: &[&str], rank: usize, pool: Pool) -> Result<R
         ));
     }
     Ok((pool.into(), operands))
-}
-
-fn max(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    of(args, &["self"], rank, Pool::Max(window(args, rank)?))
-}
-
-fn max_with_indices(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    of(
-        args,
-        &["self"],
-        rank,
-        Pool::MaxWithIndices(window(args, rank)?),
-    )
-}
-
-fn average(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    let pool = Pool::Average {
-        window: window(args, rank)?,
-        count_include_pad: args.flag("count_include_pad", true)?,
-        divisor: args.if_given("divisor_override", |name| args.int(name, None))?,
-    };
-    of(args, &["self"], rank, pool)
-}
-
-fn adaptive(args: &Arguments<'_>, rank: usize, pool: fn([u64; 3]) -> Pool) -> Result<Read, String> {
-    of(
-        args,
-        &["self"],
-        rank,
-        pool(args.sides("output_size", rank, 1, None)?),
-    )
-}
-
-fn fractional(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    let pool = Pool::FractionalMax {
-        kernel: args.sides("kernel_size", rank, 1, None)?,
-        output: args.sides("output_size", rank, 1, None)?,
-    };
-    of(args, &["self", "random_samples"], rank, pool)
-}
-
-fn unpool(args: &Arguments<'_>, rank: usize) -> Result<Read, String> {
-    let output = args.sides("output_size", rank, 1, None)?;
-    of(args, &["self", "indices"], rank, Pool::MaxUnpool(output))
 }
 
 impl Operator for Pool {

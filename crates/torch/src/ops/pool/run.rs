@@ -98,7 +98,7 @@ impl Eager {
         let format = pooled_format(x);
         let y = self.empty_strided(shape, format.strides(shape), x.dtype);
         let dense = self.copy_in(x, format);
-        self.launch(pooling::avg(&window, of, sides).into(), &[&dense], &[&y]);
+        self.launch(pooling::avg(&window, of, sides), &[&dense], &[&y]);
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let backward = pooling::avg_backward(&window, of, sides).into();
             eager.window_pool_grad(backward, format, gradient, saved)
@@ -120,8 +120,7 @@ impl Eager {
         let gradient = self.copy_in(gradient, format);
         let mut inputs = vec![&*gradient];
         inputs.extend(saved.find("indices").map(|indices| &**indices));
-        self.launch(kernel, &inputs, &[&grad_x]);
-        Tensor::new(grad_x)
+        self.computed(grad_x, kernel, &inputs)
     }
 
     /// An adaptive average to one element: a mean, which saves nothing.
@@ -140,8 +139,7 @@ impl Eager {
             let mut strides = gradient.strides.clone();
             strides[2..].fill(Extent::ZERO);
             let everywhere = gradient.alias(x_shape, strides);
-            eager.launch(Kernel::Scale(1.0 / plane), &[&everywhere], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, Kernel::Scale(1.0 / plane), &[&everywhere])
         })
     }
 
@@ -177,8 +175,7 @@ impl Eager {
             } else {
                 eager.dense_copy(&early)
             };
-            eager.launch(backward, &[&gradient], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, backward, &[&gradient])
         }))
     }
 
@@ -195,7 +192,7 @@ impl Eager {
             indirect.then(|| [x.dtype, DType::Int64].map(|dtype| self.empty(shape, dtype)));
         let dense = self.dense_copy(x);
         let sides = shape.len() - 2;
-        let kernel = pooling::adaptive_max(sides).into();
+        let kernel = pooling::adaptive_max(sides);
         self.launch(kernel, &[&dense], &[&y, &indices]);
         drop(dense);
         drop_in_reverse(row_major);
@@ -206,9 +203,8 @@ impl Eager {
             let gradient = eager.dense_copy(gradient);
             let indices = eager.dense_copy(saved.get("indices"));
             let _row_major = indirect.then(|| eager.empty(&x.shape, gradient.dtype));
-            let kernel = pooling::adaptive_max_backward(sides).into();
-            eager.launch(kernel, &[&gradient, &indices], &[&grad_x]);
-            Tensor::new(grad_x)
+            let kernel = pooling::adaptive_max_backward(sides);
+            eager.computed(grad_x, kernel, &[&gradient, &indices])
         });
         Ok(vec![y, indices])
     }
@@ -225,11 +221,11 @@ impl Eager {
         draft.save(self, "self", x)?;
         let y = self.empty(shape, x.dtype);
         let indices = Tensor::new(self.empty(shape, DType::Int64));
-        let kernel = pooling::fractional_max(kernel, sides).into();
+        let kernel = pooling::fractional_max(kernel, sides);
         self.launch(kernel, &[x, samples], &[&y, &indices]);
         draft.save(self, "indices", &indices)?;
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
-            let kernel = pooling::placed("fractional_max_pool", sides).into();
+            let kernel = pooling::placed("fractional_max_pool", sides);
             eager.placed_grad(kernel, &saved.get("self").shape, gradient, saved)
         });
         Ok(vec![y, indices])
@@ -242,11 +238,11 @@ impl Eager {
         let y = self.empty(shape, x.dtype);
         let sides = shape.len() - 2;
         self.launch(Kernel::Fill(0.0), &[], &[&y]);
-        let kernel = pooling::put("max_unpool", sides).into();
+        let kernel = pooling::put("max_unpool", sides);
         self.launch(kernel, &[x, indices], &[&y]);
         let from = x.shape.clone();
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
-            let kernel = pooling::taken("max_unpool", sides).into();
+            let kernel = pooling::taken("max_unpool", sides);
             eager.placed_grad(kernel, &from, gradient, saved)
         }))
     }
@@ -254,15 +250,14 @@ impl Eager {
     /// A row-major gradient from places that were saved.
     fn placed_grad(
         &mut self,
-        kernel: Kernel,
+        kernel: Generated,
         shape: &[Extent],
         gradient: &Tensor,
         saved: &Saved,
     ) -> Tensor {
         let grad_x = self.empty(shape, gradient.dtype);
         let inputs = [&**gradient, saved.get("indices")];
-        self.launch(kernel, &inputs, &[&grad_x]);
-        Tensor::new(grad_x)
+        self.computed(grad_x, kernel, &inputs)
     }
 }
 

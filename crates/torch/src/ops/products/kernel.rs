@@ -3,18 +3,18 @@
 use crate::ops::prelude::*;
 
 /// `a, b -> y`: the sum of products along a dimension, which are read side by side.
-pub(super) fn dot(dim: usize) -> Kernel {
+pub(super) fn dot(dim: usize) -> Generated {
     let texts = ["T", "s = 0;", "s += (T)a * (T)b;", "s += o;", "y = s;"];
-    Generated::reduce("dot", ["a", "b"], ["y"], [dim], texts).into()
+    Generated::reduce("dot", ["a", "b"], ["y"], [dim], texts)
 }
 
 /// `a, b -> y`: products of elements, which broadcast.
-pub(super) fn product() -> Kernel {
-    Generated::map("outer", ["a", "b"], "result = (T)a * (T)b;").into()
+pub(super) fn product() -> Generated {
+    Generated::map("outer", ["a", "b"], "result = (T)a * (T)b;")
 }
 
 /// `matrix, vector (, summand) -> y`, where vectors are columns: a row of threads for each row of the matrix.
-pub(super) fn matrix_vector(beta: Option<f64>) -> Kernel {
+pub(super) fn matrix_vector(beta: Option<f64>) -> Generated {
     // What is not there counts for nothing, not even where it is no number.
     let (inputs, sum): (&[&'static str], _) = match beta {
         Some(_) => (
@@ -30,19 +30,17 @@ pub(super) fn matrix_vector(beta: Option<f64>) -> Kernel {
     s = row_sum(s);
     if (is_first) y.set({sum}, 0);"
     );
-    Generated::rows("mv", inputs, ["y"], [1], body)
-        .with("beta", Number::Real(beta.unwrap_or(1.0)))
-        .into()
+    Generated::rows("mv", inputs, ["y"], [1], body).with("beta", beta.unwrap_or(1.0))
 }
 
 /// `a, b -> y`: the cross product along a dimension of three.
-pub(super) fn cross(dim: usize) -> Kernel {
+pub(super) fn cross(dim: usize) -> Generated {
     let body = "
     for_each(j) {
         const I next = (j + 1) % 3, last = (j + 2) % 3;
         y.set((T)a(next) * (T)b(last) - (T)a(last) * (T)b(next), j);
     }";
-    Generated::rows("linalg_cross", ["a", "b"], ["y"], [dim], body).into()
+    Generated::rows("linalg_cross", ["a", "b"], ["y"], [dim], body)
 }
 
 /// The coordinates of `y[.., row, column]`, and those of the operands' rows: `at_a[.., row, k]`, `at_b[.., column, k]`.
@@ -55,7 +53,7 @@ fn places(rank: usize) -> String {
 
 /// `a, b -> y`: distances between every two rows (`cdist_kernel_cuda_impl` in DistanceKernel.cu).
 #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
-pub(super) fn distances(rank: usize, norm: f64) -> Kernel {
+pub(super) fn distances(rank: usize, norm: f64) -> Generated {
     let (step, finish) = if norm == 0.0 {
         ("s += off != 0 ? 1 : 0;", "s")
     } else if norm == 1.0 {
@@ -79,15 +77,13 @@ pub(super) fn distances(rank: usize, norm: f64) -> Kernel {
     y.set_at({finish}, i);",
         places(rank)
     );
-    Generated::each("cdist", ["a", "b"], ["y"], 2, body)
-        .with("norm", Number::Real(norm))
-        .into()
+    Generated::each("cdist", ["a", "b"], ["y"], 2, body).with("norm", norm)
 }
 
 /// `grad, y, a, b -> grad_a`, or that of `b` where `of_second` (`cdist_backward_kernel_cuda_impl` in
 /// DistanceKernel.cu, `_euclidean_dist_backward`).
 #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
-pub(super) fn distances_grad(rank: usize, norm: f64, of_second: bool) -> Kernel {
+pub(super) fn distances_grad(rank: usize, norm: f64, of_second: bool) -> Generated {
     let share = if norm == 0.0 {
         "(T)0"
     } else if norm == 1.0 {
@@ -116,7 +112,5 @@ pub(super) fn distances_grad(rank: usize, norm: f64, of_second: bool) -> Kernel 
         share
     );
     let inputs = ["grad", "y", "a", "b"];
-    Generated::each("cdist", inputs, ["result"], 4, body)
-        .with("norm", Number::Real(norm))
-        .into()
+    Generated::each("cdist", inputs, ["result"], 4, body).with("norm", norm)
 }

@@ -28,8 +28,7 @@ impl Eager {
         Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut times = |name: &str| {
                 let product = eager.empty(&like.0, like.1);
-                eager.launch(kernel::product(), &[gradient, saved.get(name)], &[&product]);
-                Rc::new(product)
+                eager.computed(product, kernel::product(), &[gradient, saved.get(name)])
             };
             let of_a = wants[0].then(|| times("tensor"));
             vec![of_a, wants[1].then(|| times("self"))]
@@ -70,8 +69,7 @@ impl Eager {
             let of_matrix = wants[0].then(|| {
                 let outer = eager.empty(&shapes[0], gradient.dtype);
                 let rows = column(gradient, &gradient.shape);
-                eager.launch(kernel::product(), &[&rows, saved.get("vec")], &[&outer]);
-                Rc::new(outer)
+                eager.computed(outer, kernel::product(), &[&rows, saved.get("vec")])
             });
             let of_vector = wants[1].then(|| {
                 let product = eager.empty(&shapes[1], gradient.dtype);
@@ -142,8 +140,7 @@ impl Eager {
         Ok(draft.finish_single(self, y, move |eager, gradient, saved| {
             let mut with = |first: &TensorBody, second: &TensorBody| {
                 let product = eager.empty(&shape, gradient.dtype);
-                eager.launch(kernel::cross(dim), &[first, second], &[&product]);
-                Rc::new(product)
+                eager.computed(product, kernel::cross(dim), &[first, second])
             };
             // `other x grad` and `grad x self`.
             let of_a = wants[0].then(|| with(saved.get("other"), gradient));

@@ -99,8 +99,7 @@ impl Eager {
             let strides = gradient.suggested_format().strides(&gradient.shape);
             let grad = eager.empty_strided(&gradient.shape, strides, gradient.dtype);
             let inputs = [&**gradient, saved.get("mask")];
-            eager.launch(Kernel::DropoutGrad { p }, &inputs, &[&grad]);
-            Tensor::new(grad)
+            eager.computed(grad, Kernel::DropoutGrad { p }, &inputs)
         }))
     }
 
@@ -122,9 +121,9 @@ impl Eager {
         // `noise.bernoulli_(1 - p).div_(1 - p)` (`Dropout.cpp`).
         let drawn = "result = uniform(seed, index) < kept ? 1 / kept : 0;";
         let drawn = Generated::map("bernoulli_", [], drawn)
-            .with("kept", Number::Real(1.0 - p))
+            .with("kept", 1.0 - p)
             .with("seed", Number::Seed);
-        self.launch(drawn.into(), &[], &[&noise]);
+        self.launch(drawn, &[], &[&noise]);
         let noise = Tensor::new(noise);
         match placement {
             Placement::New => self.mul(x, &noise),

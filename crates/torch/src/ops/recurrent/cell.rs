@@ -6,21 +6,21 @@ use crate::program::Unary;
 
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
     ("aten.lstm_cell.default", |args| {
-        cell(args, "lstm_cell", CellKind::Lstm)
+        read(args, "lstm_cell", CellKind::Lstm)
     }),
     ("aten.gru_cell.default", |args| {
-        cell(args, "gru_cell", CellKind::Gru)
+        read(args, "gru_cell", CellKind::Gru)
     }),
     ("aten.rnn_tanh_cell.default", |args| {
-        cell(args, "rnn_tanh_cell", CellKind::Tanh)
+        read(args, "rnn_tanh_cell", CellKind::Tanh)
     }),
     ("aten.rnn_relu_cell.default", |args| {
-        cell(args, "rnn_relu_cell", CellKind::Relu)
+        read(args, "rnn_relu_cell", CellKind::Relu)
     }),
 ];
 
 /// `lstm_cell(input, hx, cx, w_ih, w_hh[, b_ih, b_hh])`; the others have no `cx`.
-fn cell(args: &Arguments<'_>, name: &'static str, kind: CellKind) -> Result<Read, String> {
+fn read(args: &Arguments<'_>, name: &'static str, kind: CellKind) -> Result<Read, String> {
     let mut operands = vec![args.tensor("input")?];
     match kind {
         CellKind::Lstm => operands.extend(args.tensors("hx")?),
@@ -207,8 +207,7 @@ impl Eager {
         Ok(draft.finish_one(self, y, move |eager, gradient, saved| {
             let grad_x = eager.empty(&gradient.shape, gradient.dtype);
             let inputs = [&**gradient, saved.get("result")];
-            eager.launch(Kernel::UnaryGrad(function), &inputs, &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, Kernel::UnaryGrad(function), &inputs)
         }))
     }
 }

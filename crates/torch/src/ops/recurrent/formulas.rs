@@ -5,7 +5,6 @@
 //! before, and computes the unit's gates and states. See Note [Kernels of recurrent networks].
 
 use super::CellKind;
-use crate::ops::prelude::*;
 
 /// What differs between the kernels of networks.
 #[derive(Debug, Clone, Copy)]
@@ -44,33 +43,7 @@ impl Layer {
     /// Inputs: `products` (in inference `rows`, which is as large, `x` and `w_ih`), `w_hh`, `hx`, then an LSTM's
     /// `cx`, the biases `b_ih` and `b_hh`, `w_hr`. Outputs: `out`, `hn`, then an LSTM's `cells` and `cn`, in training
     /// an LSTM's or a GRU's `gates` and a GRU's `beside`, and `hidden` where that is projected.
-    pub(super) fn forward(self, name: &'static str, is_training: bool) -> Generated {
-        let is_lstm = self.cell == CellKind::Lstm;
-        let mut inputs = if is_training {
-            vec!["products"]
-        } else {
-            vec!["rows", "x", "w_ih"]
-        };
-        inputs.extend(["w_hh", "hx"]);
-        let mut outputs = vec!["out", "hn"];
-        if is_lstm {
-            inputs.push("cx");
-            outputs.extend(["cells", "cn"]);
-        }
-        if self.has_biases {
-            inputs.extend(["b_ih", "b_hh"]);
-        }
-        if is_training {
-            match self.cell {
-                CellKind::Lstm => outputs.push("gates"),
-                CellKind::Gru => outputs.extend(["gates", "beside"]),
-                CellKind::Tanh | CellKind::Relu => {}
-            }
-        }
-        if self.is_projected {
-            inputs.push("w_hr");
-            outputs.push("hidden");
-        }
+    pub(super) fn forward(self, is_training: bool) -> String {
         let gates = self.cell.gates();
         let (input, inputs_length) = if is_training {
             (PRODUCTS, "")
@@ -89,7 +62,7 @@ impl Layer {
         } else {
             ("out.set(h, t, b, u); if (is_last) hn.set(h, 0, b, u);", "")
         };
-        let body = filled!(
+        filled!(
             "formulas/forward.cu",
             gates,
             inputs_length,
@@ -100,8 +73,7 @@ impl Layer {
             keep,
             store,
             projection
-        );
-        over_time(name, inputs, outputs, body)
+        )
     }
 
     /// A unit's hidden state `h` from the parts `in` and `re` of its gates that come from the input and from the
@@ -135,21 +107,7 @@ impl Layer {
     /// Inputs: `rows` (as large as the gates), `grad`, `grad_hn`, `w_t` (the transposed `w_hh`), `hx`, `out`, then an
     /// LSTM's `grad_cn`, `cx` and `cells`, `w_hr_t` of a projected one. Outputs: `gates`, `grad_hx`, then an LSTM's
     /// `grad_cx`, a GRU's `beside`, `grad_projected`, the gradients of what was projected to.
-    pub(super) fn backward(self, name: &'static str) -> Generated {
-        let mut inputs = vec!["rows", "grad", "grad_hn", "w_t", "hx", "out"];
-        let mut outputs = vec!["gates", "grad_hx"];
-        match self.cell {
-            CellKind::Lstm => {
-                inputs.extend(["grad_cn", "cx", "cells"]);
-                outputs.push("grad_cx");
-            }
-            CellKind::Gru => outputs.push("beside"),
-            CellKind::Tanh | CellKind::Relu => {}
-        }
-        if self.is_projected {
-            inputs.push("w_hr_t");
-            outputs.push("grad_projected");
-        }
+    pub(super) fn backward(self) -> String {
         let gates = self.cell.gates();
         // What was multiplied with the hidden state, and what of a hidden state's gradient did not go through gates.
         let (multiplied, around) = match self.cell {
@@ -158,6 +116,7 @@ impl Layer {
         };
         let through_gates = |to: &str| sums("w_t", multiplied, "after", to);
         let arrived = format!("+ grad(t, b, u) + (is_last ? grad_hn(0, b, u) : {around})");
+        let own = self.gradient();
         let (projected, of_hidden) = if self.is_projected {
             let recurrent =
                 through_gates(&format!("grad_projected.set(total {arrived}, t, b, u);"));
@@ -168,18 +127,10 @@ impl Layer {
         }}
         row_sync();"
             );
-            let of_hidden = format!(
-                "const T dh = total;
-                    {}",
-                self.gradient()
-            );
+            let of_hidden = format!("const T dh = total;\n{own}");
             (text, sums("w_hr_t", "grad_projected", "t", &of_hidden))
         } else {
-            let of_hidden = format!(
-                "const T dh = total {arrived};
-                    {}",
-                self.gradient()
-            );
+            let of_hidden = format!("const T dh = total {arrived};\n{own}");
             (String::new(), through_gates(&of_hidden))
         };
         let length = if self.is_projected {
@@ -193,7 +144,7 @@ impl Layer {
             "after",
             &format!("grad_hx.set(total + {around}, 0, b, u);"),
         );
-        let body = filled!(
+        filled!(
             "formulas/backward.cu",
             gates,
             SHARES,
@@ -201,8 +152,7 @@ impl Layer {
             length,
             of_hidden,
             of_first
-        );
-        over_time(name, inputs, outputs, body)
+        )
     }
 
     /// The gradients of a unit's gates from that of its hidden state, `dh`.
@@ -243,18 +193,4 @@ impl Layer {
 /// `total` of sample `b`.
 fn sums(matrix: &str, vectors: &str, time: &str, then: &str) -> String {
     filled!("formulas/sums.cu", matrix, vectors, time, then)
-}
-
-fn over_time(
-    name: &'static str,
-    inputs: Vec<&'static str>,
-    outputs: Vec<&'static str>,
-    body: String,
-) -> Generated {
-    let form = Form::RowsAndTables {
-        dims: vec![0, 2],
-        tables: [&inputs[..], &outputs].concat(),
-        body: body.into(),
-    };
-    Generated::of(name, inputs, outputs, form)
 }

@@ -47,13 +47,26 @@ pub(super) struct Gradients<'a> {
 }
 
 impl Eager {
-    fn launch_named(&mut self, kernel: Generated, inputs: &Named<'_>, outputs: &Named<'_>) {
-        let names = |named: &Named<'_>| named.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        debug_assert_eq!(kernel.inputs, names(inputs));
-        debug_assert_eq!(kernel.outputs, names(outputs));
-        let inputs: Vec<&TensorBody> = inputs.iter().map(|(_, body)| *body).collect();
-        let outputs: Vec<&TensorBody> = outputs.iter().map(|(_, body)| *body).collect();
-        self.launch(kernel.into(), &inputs, &outputs);
+    /// Launches a layer's formula over all time steps in one direction.
+    fn launch_layer(
+        &mut self,
+        job: &Job,
+        (body, direction): (String, u64),
+        inputs: &Named<'_>,
+        outputs: &Named<'_>,
+    ) {
+        let (read, inputs): (Vec<&'static str>, Vec<_>) = inputs.iter().copied().unzip();
+        let (written, outputs): (Vec<&'static str>, Vec<_>) = outputs.iter().copied().unzip();
+        let form = Form::RowsAndTables {
+            dims: vec![0, 2],
+            tables: [&read[..], &written].concat(),
+            body: body.into(),
+        };
+        let blocks = i64::try_from(self.capability.multiprocessors).unwrap_or(i64::MAX);
+        let kernel = Generated::of(Operator::name(&job.recurrent), read, written, form)
+            .with("backwards", direction == 1)
+            .with("blocks", blocks.max(1));
+        self.launch(kernel, &inputs, &outputs);
     }
 
     fn launch_product(&mut self, a: &TensorBody, b: &TensorBody, out: &TensorBody) {
@@ -73,10 +86,10 @@ impl Eager {
         let p = job.recurrent.dropout;
         let start = x.numel() * Extent::fixed(layer);
         let kernel = Generated::map("dropout between layers", ["x", "key"], body)
-            .with("p", Number::Real(p))
-            .with("scale", Number::Real(1.0 / (1.0 - p)))
-            .with("start", Number::Length(start));
-        self.launch(kernel.into(), &[x, key], &[out]);
+            .with("p", p)
+            .with("scale", 1.0 / (1.0 - p))
+            .with("start", start);
+        self.launch(kernel, &[x, key], &[out]);
     }
 
     /// What a layer reads, from the layer before.
@@ -104,7 +117,7 @@ impl Eager {
         if let Some(reserve) = reserve.as_ref().filter(|_| job.drops()) {
             let kernel = Generated::map("a key of dropout", [], "result = (i64)seed;");
             let kernel = kernel.with("seed", Number::Seed);
-            self.launch(kernel.into(), &[], &[&reserve.key]);
+            self.launch(kernel, &[], &[&reserve.key]);
         }
         let mut space = Space::of(pass.workspace, dtype);
         let layers = job.network.layers;
@@ -197,9 +210,8 @@ impl Eager {
             let hidden = kept.and_then(|kept| kept.projected.as_ref());
             outputs.push(("hidden", hidden.map_or(&running, |[hidden, _]| hidden)));
         }
-        let kernel = job.layer().forward(job.name(), kept.is_some());
-        let kernel = Job::with_numbers(kernel, self, direction);
-        self.launch_named(kernel, &inputs, &outputs);
+        let body = job.layer().forward(kept.is_some());
+        self.launch_layer(job, (body, direction), &inputs, &outputs);
     }
 
     /// The gradients of a network's input and initial states; those of its gates stay in the reserve space.
@@ -300,8 +312,8 @@ impl Eager {
             inputs.push(("w_hr_t", w_hr_t));
             outputs.push(("grad_projected", grad_projected));
         }
-        let kernel = Job::with_numbers(job.layer().backward(job.name()), self, direction);
-        self.launch_named(kernel, &inputs, &outputs);
+        let body = job.layer().backward();
+        self.launch_layer(job, (body, direction), &inputs, &outputs);
     }
 
     /// The gradients of the parameters, from those of the gates.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::Recurrent;
 use super::launches::{BackwardInputs, Forward, Gradients};
 use super::network::{Network, WorkspaceUse};
-use crate::eager::{Elements, Storage};
+use crate::eager::Storage;
 use crate::ops::prelude::*;
 
 /// What the backward pass has to know.
@@ -78,9 +78,7 @@ impl Eager {
         let results = self.cudnn_recurrent(job, &x, &hidden, &weights, flat)?;
         // Casts go in this order.
         drop(x);
-        for state in hidden {
-            drop(state);
-        }
+        drop(hidden);
         Ok(results)
     }
 
@@ -92,24 +90,17 @@ impl Eager {
         weights: &[Tensor],
         flat: Option<Tensor>,
     ) -> Outputs {
-        let Job {
-            recurrent,
-            network,
-            time,
-            batch,
-        } = job;
+        let (recurrent, network, lengths) = (job.recurrent, job.network, [job.time, job.batch]);
         let mut inputs = vec![Some(x)];
         inputs.extend(weights.iter().map(Some));
         inputs.extend(hidden.iter().map(Some));
         let mut draft = OpRecord::new(self, &inputs);
-        if let Some(cell) = hidden.get(1) {
-            draft.save(self, "cx", cell)?;
-        }
+        draft.save(self, "cx", hidden.get(1))?;
         draft.save(self, "hx", &hidden[0])?;
         draft.save(self, "input", x)?;
         let dense = self.dense_copy(&job.steps_first(x));
         let features = Extent::fixed(network.outputs() * network.directions);
-        let y = self.empty(&[time, batch, features], x.dtype);
+        let y = self.empty(&[job.time, job.batch, features], x.dtype);
         let last: Vec<TensorBody> = hidden
             .iter()
             .map(|state| self.empty(&state.shape, state.dtype))
@@ -131,20 +122,12 @@ impl Eager {
         let workspace = self.recurrent_scratch(job, x.dtype, pass);
         let dtype = x.dtype;
         let reserve = recurrent.train.then(|| {
-            let of = (network, dtype, [time, batch]);
+            let of = (network, dtype, lengths);
             let rule = |&(network, dtype, [time, batch]): &(Network, DType, [Extent; 2]), size| {
                 network.reserve(dtype, time.at(size), batch.at(size))
             };
             let storage = self.scratch_by("cuDNN's reserve space", of, rule);
-            Tensor::new(TensorBody::from(Elements {
-                storage,
-                dtype: DType::UInt8,
-                offset: Extent::ZERO,
-                shape: Sizes::default(),
-                strides: Sizes::default(),
-                is_of_host: false,
-                number: None,
-            }))
+            Tensor::new(TensorBody::over(&storage, Sizes::default(), DType::UInt8))
         });
         let forward = Forward {
             x: &dense,
@@ -160,12 +143,8 @@ impl Eager {
         let kept = Tensor::new(job.swapped(&y));
         draft.save(self, "result0", &kept)?;
         drop(kept);
-        if let Some(reserve) = &reserve {
-            draft.save(self, "reserve", reserve)?;
-        }
-        if let Some(flat) = &flat {
-            draft.save(self, "weight_buf", flat)?;
-        }
+        draft.save(self, "reserve", reserve.as_ref())?;
+        draft.save(self, "weight_buf", flat.as_ref())?;
         for weight in weights {
             draft.save(self, "weight", weight)?;
         }
@@ -197,18 +176,14 @@ impl Eager {
         if gradients.iter().all(Option::is_none) {
             return none();
         }
-        let Job {
-            recurrent, network, ..
-        } = job;
+        let (recurrent, network) = (job.recurrent, job.network);
         let (x, y, hidden) = (saved.get("input"), saved.get("result0"), saved.get("hx"));
         let states = [Some(hidden), saved.find("cx")];
         let given = |eager: &mut Eager, at: usize, like: &Tensor| {
             if let Some(Some(gradient)) = gradients.get(at) {
                 return Tensor::clone(gradient);
             }
-            let zeros = eager.empty(&like.shape, like.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&zeros]);
-            Tensor::new(zeros)
+            Tensor::new(eager.zeros(&like.shape, like.dtype))
         };
         let of_y = given(self, 0, y);
         let of_states: Vec<Tensor> = states
@@ -225,10 +200,9 @@ impl Eager {
             .iter()
             .map(|state| self.dense_copy(state))
             .collect();
-        let mut grad_states: Vec<Option<Tensor>> = Vec::new();
-        for state in states.into_iter().flatten() {
-            grad_states.push(Some(Tensor::new(self.empty(&state.shape, state.dtype))));
-        }
+        let made_like = |state: &Tensor| Some(Tensor::new(self.empty(&state.shape, state.dtype)));
+        let grad_states: Vec<Option<Tensor>> =
+            states.into_iter().flatten().map(made_like).collect();
         let workspace = self.recurrent_scratch(job, x.dtype, WorkspaceUse::Backward);
         // There is none where the forward pass was not in training.
         let reserve = saved.find("reserve").map(|reserve| &reserve.storage);
@@ -297,27 +271,17 @@ impl Eager {
     }
 
     fn recurrent_scratch(&mut self, job: Job, dtype: DType, pass: WorkspaceUse) -> Rc<Storage> {
-        let Job {
-            network,
-            time,
-            batch,
-            ..
-        } = job;
-        let capability = self.capability;
         let name = "cuDNN's workspace of a recurrent network";
-        let of = (network, dtype, [time, batch], pass, capability);
-        self.scratch_by(
-            name,
-            of,
-            |&(network, dtype, lengths, pass, capability), size| {
-                network.workspace(
-                    dtype,
-                    lengths.map(|length| length.at(size)),
-                    pass,
-                    capability,
-                )
-            },
-        )
+        let of = (
+            job.network,
+            dtype,
+            [job.time, job.batch],
+            pass,
+            self.capability,
+        );
+        self.scratch_by(name, of, |&(network, dtype, lengths, pass, card), size| {
+            network.workspace(dtype, lengths.map(|length| length.at(size)), pass, card)
+        })
     }
 
     /// The weights in one buffer of float16, as casts of their own that share its memory.

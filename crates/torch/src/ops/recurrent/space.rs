@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::CellKind;
 use super::formulas::Layer;
 use super::run::Job;
-use crate::eager::{Elements, Storage};
+use crate::eager::Storage;
 use crate::ops::prelude::*;
 
 /// Bytes in front of the reserve space's elements, where the key of dropout lies.
@@ -29,15 +29,8 @@ impl Space {
     }
 
     pub(super) fn take(&mut self, shape: &[Extent]) -> TensorBody {
-        let taken = TensorBody::from(Elements {
-            storage: Rc::clone(&self.storage),
-            dtype: self.dtype,
-            offset: self.next,
-            shape: shape.into(),
-            strides: contiguous_strides(shape).into(),
-            is_of_host: false,
-            number: None,
-        });
+        let mut taken = TensorBody::over(&self.storage, shape, self.dtype);
+        taken.offset = self.next;
         self.next = self.next + taken.numel();
         taken
     }
@@ -162,18 +155,6 @@ impl Job {
         let directions = self.network.directions;
         let number = |at: u64| usize::try_from(at).expect("there are that many weights");
         (0..directions).map(move |direction| (direction, number(layer * directions + direction)))
-    }
-
-    /// With the constants of [`Layer`]'s formulas.
-    pub(super) fn with_numbers(generated: Generated, eager: &Eager, direction: u64) -> Generated {
-        let blocks = i64::try_from(eager.capability.multiprocessors).unwrap_or(i64::MAX);
-        generated
-            .with("backwards", Number::Truth(direction == 1))
-            .with("blocks", Number::Whole(blocks.max(1)))
-    }
-
-    pub(super) fn name(&self) -> &'static str {
-        Operator::name(&self.recurrent)
     }
 }
 

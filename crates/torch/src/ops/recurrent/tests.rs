@@ -81,7 +81,7 @@ fn case(line: &str) -> Case<'_> {
 }
 
 /// A tensor that is trained.
-fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
+fn trained(mut body: TensorBody, index: usize) -> Tensor {
     let leaf = Rc::new(Leaf {
         index,
         path: Arc::from("weight"),
@@ -89,7 +89,6 @@ fn trained(eager: &mut Eager, mut body: TensorBody, index: usize) -> Tensor {
         grad: None.into(),
     });
     body.history = Some(History::Leaf(leaf)).into();
-    let _ = eager;
     Rc::new(body)
 }
 
@@ -119,12 +118,12 @@ fn compiled(case: &Case<'_>) -> [Vec<i64>; 2] {
                 DType::BFloat16 => eager.empty(shape, case.dtype),
                 _ => flat.alias(shape.clone(), contiguous_strides(shape)),
             };
-            trained(&mut eager, body, index)
+            trained(body, index)
         })
         .collect();
     let x = eager.empty(&shape, case.dtype);
     let x = if case.input_wants_gradient {
-        trained(&mut eager, x, weights.len())
+        trained(x, weights.len())
     } else {
         Rc::new(x)
     };

@@ -39,12 +39,11 @@ impl Eager {
             let count = eager.reduced_by(&equal, &dims, DType::Int64, by);
             let _share = eager.empty(&count.shape, gradient.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            eager.launch(
+            eager.computed(
+                grad_x,
                 kernel::shared_evenly(),
                 &[&gradient, &equal, &count],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            )
         }))
     }
 }

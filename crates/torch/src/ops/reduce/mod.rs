@@ -8,6 +8,7 @@ mod scratch;
 mod statistic;
 mod vector_norm;
 
+pub(super) use kernel::any;
 pub(super) use read::ATEN;
 pub use scratch::scratch_of_columns;
 pub(super) use vector_norm::kept_shape;
@@ -136,21 +137,15 @@ impl Operator for Reduce {
         };
         let left = reduce(x, &self.dims.of(x.len()), self.keep)?;
         let result = (self.dtype.unwrap_or(dtype), left);
-        let count = match self.function {
-            Reduction::Spread {
-                with_mean: true, ..
-            }
-            | Reduction::Both => 2,
-            Reduction::Sum
-            | Reduction::Mean
-            | Reduction::NanSum
-            | Reduction::Product
-            | Reduction::Norm { .. }
-            | Reduction::Spread { .. }
-            | Reduction::LogSumExp
-            | Reduction::Extreme { .. }
-            | Reduction::CountNonzero => 1,
-        };
+        let has_two = matches!(
+            self.function,
+            Reduction::Both
+                | Reduction::Spread {
+                    with_mean: true,
+                    ..
+                }
+        );
+        let count = 1 + usize::from(has_two);
         Ok(vec![result; count])
     }
 

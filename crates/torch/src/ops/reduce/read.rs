@@ -57,15 +57,18 @@ pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
 ];
 
 fn read(args: &Arguments<'_>, function: Reduction) -> Result<Read, String> {
-    let input = args.tensor("self")?;
-    let rank = args.shape(input).len();
+    let rank = args.shape(args.tensor("self")?).len();
+    read_over(args, function, dims(args, rank)?)
+}
+
+fn read_over(args: &Arguments<'_>, function: Reduction, dims: Dims) -> Result<Read, String> {
     let reduce = Reduce {
         function,
-        dims: dims(args, rank)?,
+        dims,
         keep: args.flag("keepdim", false)?,
         dtype: args.dtype("dtype")?,
     };
-    Ok((reduce.into(), vec![input]))
+    Ok((reduce.into(), args.all(&["self"])?))
 }
 
 /// The dimensions that are named, one or several; an empty list names none.
@@ -109,16 +112,10 @@ fn frobenius(args: &Arguments<'_>) -> Result<Read, String> {
     if args.has("dim") || args.target.contains("ord_str") {
         return read(args, Reduction::Norm { order, is_older });
     }
-    let input = args.tensor("self")?;
-    let rank = args.shape(input).len();
+    let rank = args.shape(args.tensor("self")?).len();
     let first = rank
         .checked_sub(2)
         .ok_or("it is a matrix norm of no matrix")?;
-    let reduce = Reduce {
-        function: Reduction::Norm { order, is_older },
-        dims: Dims::Named(vec![first, first + 1]),
-        keep: args.flag("keepdim", false)?,
-        dtype: args.dtype("dtype")?,
-    };
-    Ok((reduce.into(), vec![input]))
+    let dims = Dims::Named(vec![first, first + 1]);
+    read_over(args, Reduction::Norm { order, is_older }, dims)
 }

@@ -75,7 +75,7 @@ impl Eager {
             return Tensor::new(output);
         }
         // Sums keep their dimensions first; without the leading ones the result is a view.
-        let view = output.alias(output.shape.clone(), output.strides.clone());
+        let view = output.same();
         gradient_view(&Tensor::new(output), view)
     }
 
@@ -150,7 +150,10 @@ impl Eager {
         let (kernel, of_gradient) = match share {
             _ if is_sum => (Kernel::Sum { scale: 1.0 }, None),
             Some(scale) => (Kernel::Sum { scale }, Some(Kernel::Scale(scale))),
-            None => (kernel::mean(dims), Some(kernel::mean_grad(count))),
+            None => (
+                kernel::mean(dims).into(),
+                Some(kernel::mean_grad(count).into()),
+            ),
         };
         let y = self.reduced(x, dims, dtype, kernel);
         let y = squeezed(&y, dims, keep);
@@ -162,8 +165,7 @@ impl Eager {
                 return vec![Some(gradient_view(gradient, everywhere))];
             };
             let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(kernel, &[&everywhere], &[&grad_x]);
-            vec![Some(Tensor::new(grad_x))]
+            vec![Some(eager.computed(grad_x, kernel, &[&everywhere]))]
         })
     }
 
@@ -185,7 +187,7 @@ impl Eager {
     pub(in crate::ops) fn total_into(&mut self, x: &Tensor, y: &TensorBody, is_mean: bool) {
         let all: Vec<usize> = (0..x.shape.len()).collect();
         let kernel = if is_mean {
-            kernel::mean(&all)
+            kernel::mean(&all).into()
         } else {
             Kernel::Sum { scale: 1.0 }
         };
@@ -209,7 +211,7 @@ impl Eager {
         x: &Tensor,
         dims: &[usize],
         dtype: DType,
-        by: (Kernel, Kind),
+        by: (impl Into<Kernel>, Kind),
     ) -> TensorBody {
         let kept = kept_shape(&x.shape, dims);
         let y = self.empty(&kept, dtype);
@@ -223,7 +225,7 @@ impl Eager {
         x: &Tensor,
         over: ReduceDims<'_>,
         dtype: DType,
-        by: (Kernel, Kind),
+        by: (impl Into<Kernel>, Kind),
     ) -> TensorBody {
         let whole = self.reduced_by(x, over.dims, dtype, by);
         squeezed(&whole, over.dims, over.keep)
@@ -235,7 +237,7 @@ impl Eager {
         x: &Tensor,
         y: &TensorBody,
         dims: &[usize],
-        by: (Kernel, Kind),
+        by: (impl Into<Kernel>, Kind),
     ) {
         self.reduce_to_all(x, &[y], dims, by);
     }
@@ -246,7 +248,7 @@ impl Eager {
         x: &Tensor,
         results: &[&TensorBody],
         dims: &[usize],
-        (kernel, kind): (Kernel, Kind),
+        (kernel, kind): (impl Into<Kernel>, Kind),
     ) {
         let y = results[0];
         // Another type is converted first, but for halves summed in float32 (`make_reduction` in `ReduceOpsUtils.h`).
@@ -308,7 +310,7 @@ impl Eager {
         input: &Tensor,
         results: &[&TensorBody],
         (along, width): (Along, u64),
-        kernel: Kernel,
+        kernel: impl Into<Kernel>,
         [outputs, all]: [Extent; 2],
     ) {
         let (_buffer, _semaphores) = self.reduction_scratch(along, width, [outputs, all]);

@@ -93,38 +93,19 @@ mod tests {
     /// Measured on an H200 with PyTorch 2.11.
     #[test]
     fn scratch_equals_what_pytorch_was_seen_to_take() {
-        let column = |rows, width| scratch(&H200, Along::Column, width, rows);
-
-        assert_eq!(
-            column(4096, 768),
-            Scratch {
-                buffer: 25_165_824,
-                semaphores: 24
-            }
-        );
-        assert_eq!(
-            column(4096, 512),
-            Scratch {
-                buffer: 16_777_216,
-                semaphores: 16
-            }
-        );
-        let full = scratch(&H200, Along::Row, 1, 2_097_152);
-        assert_eq!(
-            full,
-            Scratch {
-                buffer: 1024,
-                semaphores: 4
-            }
-        );
-        let mean = scratch(&H200, Along::Row, 1, 512_000);
-        assert_eq!(
-            mean,
-            Scratch {
-                buffer: 252,
-                semaphores: 4
-            }
-        );
+        for (along, outputs, inputs, buffer, semaphores) in [
+            (Along::Column, 768, 4096, 25_165_824, 24),
+            (Along::Column, 512, 4096, 16_777_216, 16),
+            (Along::Row, 1, 2_097_152, 1024, 4),
+            (Along::Row, 1, 512_000, 252, 4),
+        ] {
+            let expected = Scratch { buffer, semaphores };
+            assert_eq!(
+                scratch(&H200, along, outputs, inputs),
+                expected,
+                "{outputs}"
+            );
+        }
     }
 
     #[test]

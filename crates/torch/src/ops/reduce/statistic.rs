@@ -39,8 +39,7 @@ impl Eager {
             let _missing = eager.empty_like(x, DType::Bool);
             let _there = eager.empty_like(x, DType::Bool);
             let grad_x = eager.empty_like(x, gradient.dtype);
-            eager.launch(kernel::nansum_grad(), &[&shown, x], &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, kernel::nansum_grad(), &[&shown, x])
         }))
     }
 
@@ -83,8 +82,7 @@ impl Eager {
             let shown = eager.reshape(gradient, &kept);
             let result = eager.reshape(saved.get("result"), &kept);
             let inputs: [&TensorBody; 3] = [x, &shown, &result];
-            eager.launch(kernel::prod_grad(&dims), &inputs, &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, kernel::prod_grad(&dims), &inputs)
         }))
     }
 
@@ -129,8 +127,7 @@ impl Eager {
                     let gradient = eager.reshape(gradient, &kept);
                     let everywhere = expanded(&gradient, &x.shape);
                     let grad_x = eager.empty(&x.shape, gradient.dtype);
-                    eager.launch(kernel::mean_grad(count), &[&everywhere], &[&grad_x]);
-                    Tensor::new(grad_x)
+                    eager.computed(grad_x, kernel::mean_grad(count), &[&everywhere])
                 });
                 vec![match (of_spread, of_mean) {
                     (Some(of_spread), Some(of_mean)) => {
@@ -151,8 +148,7 @@ impl Eager {
         let _double = self.empty_like(result, result.dtype);
         let quotient = self.empty_like(result, gradient.dtype);
         let _mask = self.empty_like(result, DType::Bool);
-        self.launch(kernel::of_variance(), &[gradient, result], &[&quotient]);
-        Tensor::new(quotient)
+        self.computed(quotient, kernel::of_variance(), &[gradient, result])
     }
 
     /// `var_backward`: `(2 / (n - correction)) * grad * (self - self.mean(dim))`.
@@ -161,14 +157,13 @@ impl Eager {
         x: &Tensor,
         dims: &[usize],
         gradient: &Tensor,
-        kernel: Kernel,
+        kernel: Generated,
     ) -> Tensor {
         let mean = self.reduced_by(x, dims, x.dtype, (kernel::mean(dims), Kind::Sum));
         let _centred = self.empty_like(x, x.dtype);
         let _scaled = self.empty_like(gradient, gradient.dtype);
         let grad_x = self.empty_like(x, gradient.dtype);
-        self.launch(kernel, &[gradient, x, &mean], &[&grad_x]);
-        Tensor::new(grad_x)
+        self.computed(grad_x, kernel, &[gradient, x, &mean])
     }
 
     /// `logsumexp`, which autocast makes in float32 of a copy (`logsumexp_out_impl` in `ReduceOps.cpp`).
@@ -203,12 +198,7 @@ impl Eager {
             let _power = eager.empty_like(x, x.dtype);
             let grad_x = eager.empty_like(x, gradient.dtype);
             let result = eager.reshape(saved.get("result"), &kept);
-            eager.launch(
-                kernel::logsumexp_grad(),
-                &[&gradient, x, &result],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            eager.computed(grad_x, kernel::logsumexp_grad(), &[&gradient, x, &result])
         }))
     }
 }

@@ -48,39 +48,21 @@ impl Eager {
         }))
     }
 
-    /// `norm` along some dimensions.
-    pub(in crate::ops) fn norm_along(
+    /// `linalg_vector_norm`, or the older `norm`, along some dimensions.
+    pub fn norm_along(
         &mut self,
         x: &Tensor,
-        dims: &[usize],
-        keep: bool,
-        order: f64,
+        (dims, keep): (&[usize], bool),
+        by: (f64, bool),
     ) -> Output {
         let named = true;
-        self.vector_norm(x, ReduceDims { dims, keep, named }, (order, true), None)
-    }
-
-    /// `linalg_vector_norm` along some dimensions.
-    pub fn vector_norm_along(
-        &mut self,
-        x: &Tensor,
-        dims: &[usize],
-        keep: bool,
-        order: f64,
-    ) -> Output {
-        let named = true;
-        self.vector_norm(x, ReduceDims { dims, keep, named }, (order, false), None)
+        self.vector_norm(x, ReduceDims { dims, keep, named }, by, None)
     }
 
     /// `linalg_vector_norm_backward` in `FunctionsManual.cpp`.
     #[expect(clippy::float_cmp, reason = "orders are written in the model's code")]
     fn norm_gradient(&mut self, order: f64, form: Form<'_>, gradient: &Tensor) -> Option<Tensor> {
-        let Form {
-            x,
-            norm,
-            dims,
-            mixed,
-        } = form;
+        let (x, norm, mixed) = (form.x, form.norm, form.mixed);
         let own = x.dtype;
         let mask = |eager: &mut Eager, like: &TensorBody| eager.empty_like(like, DType::Bool);
         let mut temporaries: Vec<TensorBody> = Vec::new();
@@ -101,8 +83,8 @@ impl Eager {
             let largest = Tensor::new(mask(self, x));
             self.launch(kernel::equal_to_norm(), &[x, norm], &[&largest]);
             drop((missing, equal));
-            let by = (kernel::count(dims), Kind::Sum);
-            let count = self.reduced_by(&largest, dims, DType::Int64, by);
+            let by = (kernel::count(form.dims), Kind::Sum);
+            let count = self.reduced_by(&largest, form.dims, DType::Int64, by);
             let _share = self.empty(&count.shape, gradient.dtype);
             let _spread = self.empty_like(x, mixed);
             let _sign = self.empty_like(x, own);

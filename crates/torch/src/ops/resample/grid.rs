@@ -67,15 +67,14 @@ impl Lookup {
         text
     }
 
-    fn finish(self, generated: Generated) -> Kernel {
+    fn finish(self, generated: Generated) -> Generated {
         generated
-            .with("padding", Number::Whole(self.padding))
-            .with("aligned", Number::Truth(self.align_corners))
-            .into()
+            .with("padding", self.padding)
+            .with("aligned", self.align_corners)
     }
 
     /// `x, grid -> y`.
-    pub(super) fn forward(self) -> Kernel {
+    pub(super) fn forward(self) -> Generated {
         let rank = self.sides + 2;
         let body = format!(
             "I at[{rank}]; at[0] = i[0]; at[1] = i[1]; T sum = 0; {}
@@ -94,7 +93,7 @@ impl Lookup {
     }
 
     /// `grad, x, grid -> grad_grid`.
-    pub(super) fn grid_backward(self) -> Kernel {
+    pub(super) fn grid_backward(self) -> Generated {
         let (rank, sides) = (self.sides + 2, self.sides);
         let mut slopes = String::new();
         for k in 0..sides {
@@ -132,18 +131,14 @@ impl Lookup {
             self.places(|d| format!("i[{}]", d + 1)),
             self.around(&format!("const T value = incoming * (T)x.at(at); {slopes}"))
         );
-        let form = Form::Each {
-            over: 3,
-            without: vec![sides + 1],
-            body: body.into(),
-        };
+        let form = Form::skipping(3, [sides + 1], body);
         let inputs = ["grad", "x", "grid"];
         self.finish(Generated::of("grid_sampler", inputs, ["grad_grid"], form))
     }
 
     /// `grad, x, grid -> grad_x`, which starts at zero: each of some warps owns a range of the elements of each plane and
     /// reads all places in order.
-    pub(super) fn input_backward(self) -> Kernel {
+    pub(super) fn input_backward(self) -> Generated {
         let (rank, sides) = (self.sides + 2, self.sides);
         let flat = (1..sides).fold("(i64)at[2]".to_owned(), |so_far, d| {
             format!("({so_far} * x.size({}) + at[{}])", d + 2, d + 2)
@@ -162,61 +157,45 @@ impl Lookup {
             );
         }
         let places = self.places(|d| format!("of[{}]", d + 2));
-        let body = format!(
-            "const i64 all = {}, n = {}, low = all * part / parts, high = all * (part + 1) / parts;
-    if (low == high) return;
-    I at[{rank}], of[{rank}]; at[0] = of[0] = i[0];
-    for (i64 start = 0; start < n; start += LANES) {{
-        bool is_mine = false;
-        if (start + lane < n) {{
-            i64 left = start + lane; {of_place}
-            {places}
-            {}
-        }}
-        for (u32 found = row_vote(is_mine); found != 0; found &= found - 1) {{
-            i64 left = start + lowest_bit(found); {of_place}
-            {places}
-            for (I c = lane; c < (I)x.size(1); c += LANES) {{
-                at[1] = of[1] = c; const T incoming = (T)grad.at(of);
-                {}
-            }}
-        }}
-    }}",
-            elements.join(" * "),
-            counts.join(" * "),
-            self.around(&format!("is_mine = is_mine || {flat} >= low && {flat} < high;")),
-            self.around(&format!(
+        let (elements, count) = (elements.join(" * "), counts.join(" * "));
+        let is_mine = self.around(&format!(
+            "is_mine = is_mine || {flat} >= low && {flat} < high;"
+        ));
+        let adds = self.around(&format!(
                 "if ({flat} >= low && {flat} < high) grad_x.set_at((T)grad_x.at(at) + weight * incoming, at);"
-            ))
+            ));
+        let body = filled!(
+            "grid/input_backward.cu",
+            elements,
+            count,
+            rank,
+            of_place,
+            places,
+            is_mine,
+            adds
         );
-        let form = Form::Groups {
-            over: 3,
-            without: (1..rank).collect(),
-            body: body.into(),
-        };
+        let form = Form::groups(3, (1..rank).collect::<Vec<_>>(), body);
         let inputs = ["grad", "x", "grid"];
         self.finish(Generated::of("grid_sampler", inputs, ["grad_x"], form))
     }
 }
 
 /// The coordinates of all places, the last side first, and a one: `make_base_grid_4D` and `5D`.
-pub(super) fn base(sides: &[u64], align_corners: bool) -> Kernel {
+pub(super) fn base(sides: &[u64], align_corners: bool) -> Generated {
     let count = sides.len();
     let body = filled!("grid/base.cu", count);
     let form = Form::each(0, body);
-    let none: [&'static str; 0] = [];
-    let sides = sides
+    let sides: Vec<i64> = sides
         .iter()
         .map(|side| (*side).max(1).cast_signed())
         .collect();
-    Generated::of("affine_grid_generator", none, ["base"], form)
-        .with("sides", Number::List(sides))
-        .with("aligned", Number::Truth(align_corners))
-        .into()
+    Generated::of("affine_grid_generator", [], ["base"], form)
+        .with("sides", sides)
+        .with("aligned", align_corners)
 }
 
 /// `base, theta -> y`: the coordinates, times the maps.
-pub(super) fn affine(sides: usize) -> Kernel {
+pub(super) fn affine(sides: usize) -> Generated {
     let place = (1..sides).fold("(i64)i[1]".to_owned(), |so_far, d| {
         format!("({so_far} * y.size({}) + i[{}])", d + 1, d + 1)
     });
@@ -225,11 +204,11 @@ pub(super) fn affine(sides: usize) -> Kernel {
     y.set_at(sum, i);",
         sides + 1
     );
-    Generated::each("affine_grid_generator", ["base", "theta"], ["y"], 2, body).into()
+    Generated::each("affine_grid_generator", ["base", "theta"], ["y"], 2, body)
 }
 
 /// `base, grad -> grad_theta`.
-pub(super) fn affine_backward(sides: usize) -> Kernel {
+pub(super) fn affine_backward(sides: usize) -> Generated {
     let mut of_place = String::new();
     for d in (0..sides).rev() {
         let _ = write!(
@@ -249,10 +228,6 @@ pub(super) fn affine_backward(sides: usize) -> Kernel {
         sides + 2,
         sides + 1
     );
-    let form = Form::Groups {
-        over: 2,
-        without: Vec::new(),
-        body: body.into(),
-    };
-    Generated::of("affine_grid_generator", ["base", "grad"], ["theta"], form).into()
+    let form = Form::groups(2, [], body);
+    Generated::of("affine_grid_generator", ["base", "grad"], ["theta"], form)
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Interpolation, Mode};
+use crate::ops::pooling::of_window;
 use crate::ops::prelude::*;
 use crate::shape::Window;
 
@@ -13,7 +14,7 @@ const RATIOS: [&str; 3] = ["ratio0", "ratio1", "ratio2"];
 ///
 /// What an element of the result takes of one of the operand is a product over dimensions; `mixed` in the prelude says
 /// how much along one, and where what mixes lies.
-pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Kernel {
+pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Generated {
     let sides = of.ratios.len();
     let first = rank - sides;
     let mode = match of.mode {
@@ -64,12 +65,12 @@ pub(super) fn interpolate(of: &Interpolation, rank: usize, backward: bool) -> Ke
         Mode::Nearest | Mode::NearestExact => "interpolate_nearest",
         _ => "interpolate",
     };
-    let mut generated = Generated::of(name, [read], [written], form)
-        .with("aligned", Number::Truth(of.align_corners));
+    let mut generated =
+        Generated::of(name, [read], [written], form).with("aligned", of.align_corners);
     for (name, ratio) in RATIOS.into_iter().zip(&of.ratios) {
-        generated = generated.with(name, Number::Real(*ratio));
+        generated = generated.with(name, *ratio);
     }
-    generated.into()
+    generated
 }
 
 /// How many elements are added before each dimension, first dimension first, and what was said of them.
@@ -84,7 +85,7 @@ pub(super) fn pad_constant(
     value: f64,
     rank: usize,
     backward: bool,
-) -> Kernel {
+) -> Generated {
     let amounts: Vec<[i64; 2]> = if backward {
         amounts.iter().map(|[a, b]| [-a, -b]).collect()
     } else {
@@ -98,12 +99,11 @@ pub(super) fn pad_constant(
     );
     Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(&amounts, rank))
-        .with("value", Number::Real(value))
-        .into()
+        .with("value", value)
 }
 
 /// `pad` with what is there: as `PadReflect` and `PadReplicate` index it.
-pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Kernel {
+pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Generated {
     let body = format!(
         "I at[{}];
     for (int d = 0; d < {rank}; ++d) {{
@@ -116,12 +116,11 @@ pub(super) fn pad_copied(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Ke
     );
     Generated::each("pad", ["x"], ["y"], 1, body)
         .with("before", before(amounts, rank))
-        .with("reflects", Number::Truth(reflect))
-        .into()
+        .with("reflects", reflect)
 }
 
 /// The gradient of [`pad_copied`]: all results that are copies of an element, added up.
-pub(super) fn pad_copied_backward(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Kernel {
+pub(super) fn pad_copied_backward(amounts: &[[i64; 2]], reflect: bool, rank: usize) -> Generated {
     let mut text = format!("I at[{}]; T sum = 0;\n    ", rank.max(1));
     let padded = rank.min(amounts.len());
     for d in 0..rank - padded {
@@ -145,13 +144,11 @@ pub(super) fn pad_copied_backward(amounts: &[[i64; 2]], reflect: bool, rank: usi
         "sum += (T)grad.at(at); {}\n    grad_x.set_at(sum, i);",
         "} ".repeat(padded)
     );
-    Generated::each("pad", ["grad"], ["grad_x"], 1, text)
-        .with("before", before(amounts, rank))
-        .into()
+    Generated::each("pad", ["grad"], ["grad_x"], 1, text).with("before", before(amounts, rank))
 }
 
 /// `pixel_shuffle`, or `pixel_unshuffle` where it goes inward; each is the other's gradient.
-pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Kernel {
+pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Generated {
     let (channel, height, width) = (rank - 3, rank - 2, rank - 1);
     let from = if outward {
         format!(
@@ -162,21 +159,17 @@ pub(super) fn shuffle(factor: u64, outward: bool, rank: usize) -> Kernel {
             "at[{channel}] = (I)(i[{channel}] / (by * by)); at[{height}] = (I)(i[{height}] * by + i[{channel}] / by % by); at[{width}] = (I)(i[{width}] * by + i[{channel}] % by);"
         )
     };
-    mapped("pixel_shuffle", rank, &from)
-        .with("by", Number::Whole(factor.cast_signed()))
-        .into()
+    mapped("pixel_shuffle", rank, &from).with("by", factor.cast_signed())
 }
 
 /// `channel_shuffle`: channels of so many groups, transposed.
-pub(super) fn channel_shuffle(groups: u64, rank: usize, backward: bool) -> Kernel {
+pub(super) fn channel_shuffle(groups: u64, rank: usize, backward: bool) -> Generated {
     let from = if backward {
         "const i64 of = x.size(1) / groups; at[1] = (I)(i[1] % of * groups + i[1] / of);"
     } else {
         "const i64 of = x.size(1) / groups; at[1] = (I)(i[1] % groups * of + i[1] / groups);"
     };
-    mapped("channel_shuffle", rank, from)
-        .with("groups", Number::Whole(groups.max(1).cast_signed()))
-        .into()
+    mapped("channel_shuffle", rank, from).with("groups", groups.max(1).cast_signed())
 }
 
 /// A permutation of elements: `from` assigns to some of the coordinates `at`.
@@ -189,50 +182,33 @@ fn mapped(name: &'static str, rank: usize, from: &str) -> Generated {
     Generated::each(name, ["x"], ["y"], 1, body)
 }
 
-fn of_window(generated: Generated, window: &Window) -> Kernel {
-    let pair = |values: [u64; 3]| {
-        Number::List(
-            values[1..]
-                .iter()
-                .map(|value| value.cast_signed())
-                .collect(),
-        )
-    };
-    generated
-        .with("kernel", pair(window.kernel))
-        .with("stride", pair(window.stride))
-        .with("padding", pair(window.padding))
-        .with("dilation", pair(window.dilation))
-        .into()
-}
-
 /// `im2col`: of planes `x`, whose last dimensions are channels, height and width, every window as a column of `y`.
-pub(super) fn columns(window: &Window, rank: usize) -> Kernel {
+pub(super) fn columns(window: &Window, rank: usize) -> Generated {
     let (column, place) = (rank - 2, rank - 1);
     let lead = rank - 2;
     let body = filled!("kernel/columns.cu", lead, column, place);
-    of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window)
+    of_window(Generated::each("im2col", ["x"], ["y"], 1, body), window, 2)
 }
 
 /// `col2im`: of columns `x`, planes `y` of this rank, in which windows that overlap add up.
-pub(super) fn planes(window: &Window, rank: usize) -> Kernel {
+pub(super) fn planes(window: &Window, rank: usize) -> Generated {
     let lead = rank - 3;
     let body = filled!("kernel/planes.cu", lead);
-    of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window)
+    of_window(Generated::each("col2im", ["x"], ["y"], 1, body), window, 2)
 }
 
 /// `glu` along a dimension.
-pub(super) fn glu(dim: usize, rank: usize) -> Kernel {
+pub(super) fn glu(dim: usize, rank: usize) -> Generated {
     let body = format!(
         "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     const T value = (T)x.at(at); at[{dim}] += (I)y.size({dim});
     y.set_at(value * sigmoid((T)x.at(at)), i);"
     );
-    Generated::each("glu", ["x"], ["y"], 1, body).into()
+    Generated::each("glu", ["x"], ["y"], 1, body)
 }
 
 /// The gradient of [`glu`].
-pub(super) fn glu_backward(dim: usize, rank: usize) -> Kernel {
+pub(super) fn glu_backward(dim: usize, rank: usize) -> Generated {
     let body = format!(
         "I at[{rank}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     const I half = (I)grad.size({dim}); const bool is_value = i[{dim}] < half;
@@ -242,5 +218,5 @@ pub(super) fn glu_backward(dim: usize, rank: usize) -> Kernel {
     const T gate = sigmoid((T)x.at(at));
     grad_x.set_at(is_value ? incoming * gate : incoming * value * gate * ((T)1 - gate), i);"
     );
-    Generated::each("glu", ["grad", "x"], ["grad_x"], 2, body).into()
+    Generated::each("glu", ["grad", "x"], ["grad_x"], 2, body)
 }

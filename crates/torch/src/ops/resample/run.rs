@@ -23,39 +23,37 @@ struct Rule {
 }
 
 fn rule(resample: &Resample) -> Rule {
+    const PLAIN: Rule = Rule {
+        saves_operand: false,
+        copies: false,
+        row_major: false,
+    };
     match resample {
         Resample::PadCopied { reflect, .. } => Rule {
             saves_operand: true,
             copies: *reflect,
-            row_major: false,
+            ..PLAIN
         },
         Resample::Glu(_) => Rule {
             saves_operand: true,
-            copies: false,
-            row_major: false,
+            ..PLAIN
         },
         Resample::Interpolate(Interpolation { mode, .. }) => Rule {
-            saves_operand: false,
             copies: mode.is_nearest(),
-            row_major: false,
+            ..PLAIN
         },
         Resample::PixelShuffle(_) | Resample::PixelUnshuffle(_) | Resample::ChannelShuffle(_) => {
             Rule {
-                saves_operand: false,
-                copies: false,
                 row_major: true,
+                ..PLAIN
             }
         }
-        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant { .. } => Rule {
-            saves_operand: false,
-            copies: false,
-            row_major: false,
-        },
+        Resample::Unfold(_) | Resample::Fold { .. } | Resample::PadConstant { .. } => PLAIN,
     }
 }
 
 /// What computes an operation on a tensor of so many dimensions, and its gradient.
-fn kernels(resample: &Resample, rank: usize) -> [Kernel; 2] {
+fn kernels(resample: &Resample, rank: usize) -> [Generated; 2] {
     match resample {
         Resample::Interpolate(of) => {
             [false, true].map(|backward| kernel::interpolate(of, rank, backward))
@@ -160,8 +158,7 @@ impl Eager {
             let mut inputs = vec![&*dense];
             // Only the gradient of `glu` depends on its operand.
             inputs.extend(saved.find("self").map(|x| &**x));
-            eager.launch(backward, &inputs, &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, backward, &inputs)
         });
         Ok(vec![y])
     }
@@ -178,7 +175,7 @@ impl Eager {
         })
     }
 
-    fn resized(&mut self, kernel: Kernel, x: &Tensor, shape: &[Extent]) -> TensorBody {
+    fn resized(&mut self, kernel: Generated, x: &Tensor, shape: &[Extent]) -> TensorBody {
         let first = self.empty(&x.shape, x.dtype);
         let dense = self.dense_copy(x);
         let fits = numel(shape).at(1) <= x.numel().at(1);
@@ -197,9 +194,7 @@ impl Eager {
         if x.is_in(format) {
             return Rc::clone(x);
         }
-        let copy = self.empty_strided(&x.shape, format.strides(&x.shape), x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
-        Rc::new(copy)
+        Rc::new(self.copy_strided(x, format.strides(&x.shape)))
     }
 }
 

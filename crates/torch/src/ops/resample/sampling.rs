@@ -126,8 +126,7 @@ impl Eager {
             let strides = vec![rows * columns, Extent::ONE, rows];
             let grad_theta = eager.empty_strided(&maps, strides, gradient.dtype);
             let kernel = grid::affine_backward(sides);
-            eager.launch(kernel, &[&base, gradient], &[&grad_theta]);
-            vec![Some(Tensor::new(grad_theta))]
+            vec![Some(eager.computed(grad_theta, kernel, &[&base, gradient]))]
         })
     }
 
@@ -143,11 +142,10 @@ impl Eager {
         }
         let lengths: Option<Vec<u64>> = sides.iter().map(|side| side.as_fixed()).collect();
         let kernel = match lengths {
-            Some(lengths) => grid::base(&lengths, align_corners),
+            Some(lengths) => grid::base(&lengths, align_corners).into(),
             // A list of numbers in a formula is the same for every batch.
             None => Kernel::MemoryOnly("affine_grid of sides that depend on the batch"),
         };
-        self.launch(kernel, &[], &[&base]);
-        Tensor::new(base)
+        self.computed(base, kernel, &[])
     }
 }

@@ -68,7 +68,7 @@ impl Eager {
             let _product = like(eager);
             let zeros = Tensor::new(eager.empty_like(x, DType::Bool));
             let is_zero = Generated::map("eq", ["x"], "result = x == 0;");
-            eager.launch(is_zero.into(), &[x], &[&zeros]);
+            eager.launch(is_zero, &[x], &[&zeros]);
             eager.any_of(&zeros);
             let flipped = like(eager);
             let summed = like(eager);
@@ -77,8 +77,7 @@ impl Eager {
             let grad_x = like(eager);
             let inputs: [&TensorBody; 3] = [gradient, x, result];
             let kernel = kernel::running_product_backward(dim);
-            eager.launch(kernel, &inputs, &[&grad_x]);
-            Tensor::new(grad_x)
+            eager.computed(grad_x, kernel, &inputs)
         }))
     }
 
@@ -92,8 +91,7 @@ impl Eager {
         self.launch(kernel, &[x], &[&y, &positions]);
         draft.save(self, "indices", &positions)?;
         let y = draft.finish_one(self, y, move |eager, gradient, saved| {
-            let grad_x = eager.empty_like(saved.get("self"), gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros_like(saved.get("self"), gradient.dtype);
             let added = (Combine::Add, Ok(&**gradient));
             eager.scatter_along(&grad_x, dim, saved.get("indices"), added);
             Tensor::new(grad_x)

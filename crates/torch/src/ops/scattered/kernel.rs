@@ -13,23 +13,19 @@ fn each(
 }
 
 /// `take`: elements of the flattened tensor.
-pub(super) fn take() -> Kernel {
+pub(super) fn take() -> Generated {
     let body = "y.set_at(x.flat(wrapped(index.at(i), x.count())), i);";
-    each("take", &["x", "index"], "y", body).into()
+    each("take", &["x", "index"], "y", body)
 }
 
 /// What a mask marks becomes zero.
-pub(super) fn cleared_under_mask() -> Kernel {
-    Generated::map(
-        "masked_scatter",
-        ["mask", "x"],
-        "result = mask ? (T)0 : (T)x;",
-    )
-    .into()
+pub(super) fn cleared_under_mask() -> Generated {
+    let body = "result = mask ? (T)0 : (T)x;";
+    Generated::map("masked_scatter", ["mask", "x"], body)
 }
 
 /// Whether two tensors are equal, the second at places along a dimension of it.
-pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
+pub(super) fn is_there(rank: usize, dim: usize) -> Generated {
     let body = format!(
         "I at[{0}]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     at[{dim}] = (I)wrapped(index.at(i), result.size({dim}));
@@ -43,7 +39,6 @@ pub(super) fn is_there(rank: usize, dim: usize) -> Kernel {
         3,
         body,
     )
-    .into()
 }
 
 impl Eager {
@@ -61,18 +56,8 @@ impl Eager {
             flat: true,
             ..Places::default()
         };
-        let none = i64::MIN;
-        match values {
-            Ok(values) => {
-                let written = Written::Values;
-                let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel.into(), &[values, index], &[into]);
-            }
-            Err(number) => {
-                let written = Written::Number(number);
-                let kernel = placing::by_owners("put_", &places, combine, written, none);
-                self.launch(kernel.into(), &[index], &[into]);
-            }
-        }
+        let kernel = placing::by_owners("put_", &places, combine, Written::of(values), i64::MIN);
+        let inputs: Vec<&TensorBody> = values.into_iter().chain([index]).collect();
+        self.launch(kernel, &inputs, &[into]);
     }
 }

@@ -56,6 +56,11 @@ pub enum Written {
 }
 
 impl Written {
+    /// Elements of an operand, or a number.
+    pub fn of(values: Result<&TensorBody, f64>) -> Written {
+        values.map_or_else(Written::Number, |_| Written::Values)
+    }
+
     /// How many operands that is.
     fn count(self) -> usize {
         match self {
@@ -63,9 +68,7 @@ impl Written {
             Written::Number(_) => 0,
         }
     }
-}
 
-impl Written {
     /// One element, for the `of[..]`-th.
     fn element(self, flat: bool) -> &'static str {
         match self {
@@ -189,13 +192,13 @@ pub fn by_owners(
         of_row,
         combined
     );
-    let form = Form::Groups {
-        over: written.count(),
-        without: (0..places.ranks[0])
+    let form = Form::groups(
+        written.count(),
+        (0..places.ranks[0])
             .filter(|d| !places.own.iter().any(|own| own[0] == *d))
-            .collect(),
-        body: body.into(),
-    };
+            .collect::<Vec<_>>(),
+        body,
+    );
     finish(name, form, (combine, written), skipped)
 }
 
@@ -214,13 +217,13 @@ fn finish(
     let generated = Generated::of(name, inputs, ["into"], form);
     let generated = match written {
         Written::Values | Written::Bags { .. } => generated,
-        Written::Number(value) => generated.with("value", Number::Real(value)),
+        Written::Number(value) => generated.with("value", value),
     };
     let generated = match combine {
-        Combine::AddTimes(alpha) => generated.with("alpha", Number::Real(alpha)),
+        Combine::AddTimes(alpha) => generated.with("alpha", alpha),
         _ => generated,
     };
-    generated.with("skipped", Number::Whole(skipped))
+    generated.with("skipped", skipped)
 }
 
 /// `(values, ) index -> into` along a dimension of tensors with as many dimensions: `scatter`. `shared` says along which
@@ -260,11 +263,7 @@ pub fn scatter(
     let combined = combine.text("into.at(to)", value);
     let size = rank.max(1);
     let body = filled!("placing/scatter.cu", dim, size, rank, combined);
-    let form = Form::Each {
-        over: written.count(),
-        without: vec![dim],
-        body: body.into(),
-    };
+    let form = Form::skipping(written.count(), [dim], body);
     finish(name, form, (combine, written), skipped)
 }
 

@@ -30,6 +30,10 @@ impl Combination {
 /// Each element by how many there are, rounded down where they are whole.
 const MEAN: &str = "const T by = count == 0 ? (T)1 : (T)count; result = floor_if_whole((T)x, by);";
 
+fn map(inputs: &[&'static str], body: &'static str) -> Generated {
+    Generated::map("scatter_reduce", inputs, body)
+}
+
 impl Eager {
     /// `scatter_reduce`. A mean divides by how many elements went to each place.
     pub(super) fn scatter_reduce(
@@ -38,11 +42,7 @@ impl Eager {
         reduced: Reduced,
         in_place: bool,
     ) -> Output {
-        let Reduced {
-            dim,
-            reduce,
-            include_self,
-        } = reduced;
+        let (dim, include_self) = (reduced.dim, reduced.include_self);
         let mut draft = OpRecord::new(self, &[Some(x), Some(source)]);
         draft.save(self, "index", index)?;
         // The derivative reads what the tensor was, of which an operation in place leaves nothing.
@@ -53,47 +53,36 @@ impl Eager {
         draft.save(self, "self", before.as_ref().unwrap_or(x))?;
         drop(before);
         draft.save(self, "src", source)?;
-        let y = if in_place {
-            x.alias(x.shape.clone(), x.strides.clone())
-        } else {
-            let copy = self.empty(&x.shape, x.dtype);
-            self.launch(Kernel::Copy, &[x], &[&copy]);
-            copy
-        };
-        let (combine, start) = reduce.pairwise();
+        let y = self.written_or_copied(x, in_place);
+        let (combine, start) = reduced.reduce.pairwise();
         if !include_self {
             self.scatter_along(&y, dim, index, (Combine::Replace, Err(start)));
         }
         self.scatter_along(&y, dim, index, (combine, Ok(&**source)));
-        if reduce == Combination::Mean {
+        if reduced.reduce == Combination::Mean {
             let ones = self.unnamed_like(source);
             let count = self.unnamed(&y.shape, y.dtype);
             let own = if include_self { 1.0 } else { 0.0 };
             self.launch(Kernel::Fill(own), &[], &[&count]);
             self.scatter_along(&count, dim, index, (Combine::Add, Err(1.0)));
-            let mean = Generated::map("scatter_reduce", ["x", "count"], MEAN);
-            self.launch(mean.into(), &[&y, &count], &[&y]);
+            self.launch(map(&["x", "count"], MEAN), &[&y, &count], &[&y]);
             drop(self.unnamed(&y.shape, TRUTH));
             drop((count, ones));
         }
         draft.save(self, "result", &y.detached())?;
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
-                if !reduced.include_self {
-                    let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
-                    eager.launch(Kernel::Copy, &[&of_self], &[&cleared]);
-                    let index = saved.get("index");
-                    let zero = (Combine::Replace, Err(0.0));
-                    eager.scatter_along(&cleared, reduced.dim, index, zero);
-                    of_self = cleared;
-                }
-                vec![Some(of_self), Some(of_source)]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let [mut of_self, of_source] = eager.scatter_reduce_grad(reduced, gradient, saved);
+            if !reduced.include_self {
+                let cleared = eager.unnamed(&of_self.shape, of_self.dtype);
+                eager.launch(Kernel::Copy, &[&of_self], &[&cleared]);
+                let index = saved.get("index");
+                let zero = (Combine::Replace, Err(0.0));
+                eager.scatter_along(&cleared, reduced.dim, index, zero);
+                of_self = cleared;
+            }
+            vec![Some(of_self), Some(of_source)]
+        })
     }
 
     fn unnamed(&mut self, shape: &[Extent], dtype: DType) -> Tensor {
@@ -101,16 +90,11 @@ impl Eager {
     }
 
     fn unnamed_like(&mut self, tensor: &Tensor) -> Tensor {
-        let strides = strides_like(&tensor.shape, &tensor.strides);
-        Tensor::new(self.empty_strided(&tensor.shape, strides, tensor.dtype))
+        Tensor::new(self.empty_like(tensor, tensor.dtype))
     }
 
     /// Gradients of what was written into and of what was written, temporaries in the order of PyTorch's
     /// expressions.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the temporaries of each expression in their order"
-    )]
     fn scatter_reduce_grad(
         &mut self,
         reduced: Reduced,
@@ -127,7 +111,7 @@ impl Eager {
         let truth_of_source = |eager: &mut Eager| eager.unnamed(&source.shape, TRUTH);
         let gathered_from = |eager: &mut Eager, from: &TensorBody, into: &TensorBody| {
             let kernel = placing::gather(from.shape.len(), reduced.dim);
-            eager.launch(kernel.into(), &[from, index], &[into]);
+            eager.launch(kernel, &[from, index], &[into]);
         };
         let dim = reduced.dim;
         match reduced.reduce {
@@ -146,41 +130,27 @@ impl Eager {
                 drop((ones, start));
                 drop(truth_of_whole(self));
                 let of_self = of_whole(self);
-                let divided = |name| {
-                    Generated::map(
-                        name,
-                        ["x", "count"],
-                        "result = count == 0 ? (T)x : (T)x / (T)count;",
-                    )
-                };
-                let kernel = divided("scatter_reduce");
-                self.launch(kernel.into(), &[gradient, &count], &[&of_self]);
+                let body = "result = count == 0 ? (T)x : (T)x / (T)count;";
+                let divided = map(&["x", "count"], body);
+                self.launch(divided.clone(), &[gradient, &count], &[&of_self]);
                 let counted = of_part(self);
                 gathered_from(self, &count, &counted);
                 let gathered = of_part(self);
                 gathered_from(self, gradient, &gathered);
                 let of_source = of_part(self);
-                let kernel = divided("scatter_reduce");
-                self.launch(kernel.into(), &[&gathered, &counted], &[&of_source]);
+                self.launch(divided, &[&gathered, &counted], &[&of_source]);
                 drop((gathered, counted, count));
                 [of_self, of_source]
             }
             Combination::Largest | Combination::Smallest => {
                 let result = saved.get("result");
-                let same = |a, b| Generated::map("scatter_reduce", [a, b], "result = a == b;");
-                let share = || {
-                    Generated::map(
-                        "scatter_reduce",
-                        ["is", "share"],
-                        "result = is != 0 ? (T)share : (T)0;",
-                    )
-                };
+                let share = map(&["is", "share"], "result = is != 0 ? (T)share : (T)0;");
                 let value = of_part(self);
                 gathered_from(self, result, &value);
                 let equal = truth_of_whole(self);
                 let self_is_result = of_whole(self);
-                let kernel = same("a", "b");
-                self.launch(kernel.into(), &[x, result], &[&self_is_result]);
+                let same = map(&["a", "b"], "result = a == b;");
+                self.launch(same, &[x, result], &[&self_is_result]);
                 drop(equal);
                 let equal = truth_of_source(self);
                 let source_is_result = of_part(self);
@@ -192,37 +162,19 @@ impl Eager {
                 let added = (Combine::Add, Ok(&*source_is_result));
                 self.scatter_along(&count, dim, index, added);
                 let distributed = of_whole(self);
-                let kernel = Generated::map(
-                    "scatter_reduce",
-                    ["x", "count"],
-                    "result = (T)x / (T)count;",
-                );
-                self.launch(kernel.into(), &[gradient, &count], &[&distributed]);
+                let kernel = map(&["x", "count"], "result = (T)x / (T)count;");
+                self.launch(kernel, &[gradient, &count], &[&distributed]);
                 let equal = truth_of_whole(self);
                 let of_self = of_whole(self);
-                self.launch(
-                    share().into(),
-                    &[&self_is_result, &distributed],
-                    &[&of_self],
-                );
+                self.launch(share.clone(), &[&self_is_result, &distributed], &[&of_self]);
                 drop(equal);
                 let gathered = of_part(self);
                 gathered_from(self, &distributed, &gathered);
                 let equal = truth_of_source(self);
                 let of_source = of_part(self);
-                let kernel = share();
-                self.launch(
-                    kernel.into(),
-                    &[&source_is_result, &gathered],
-                    &[&of_source],
-                );
-                drop(equal);
-                drop(gathered);
-                drop(distributed);
-                drop(count);
-                drop(source_is_result);
-                drop(self_is_result);
-                drop(value);
+                self.launch(share, &[&source_is_result, &gathered], &[&of_source]);
+                drop((equal, gathered, distributed, count));
+                drop((source_is_result, self_is_result, value));
                 [of_self, of_source]
             }
             Combination::Product => self.scatter_product_grad((reduced, saved), gradient, &part),
@@ -239,9 +191,6 @@ impl Eager {
     ) -> [Tensor; 2] {
         let (x, source, index) = (saved.get("self"), saved.get("src"), saved.get("index"));
         let (dtype, dim) = (gradient.dtype, reduced.dim);
-        let map = |inputs: &[&'static str], body: &'static str| -> Kernel {
-            Generated::map("scatter_reduce", inputs, body).into()
-        };
         let without_zeros = "result = x == 0 ? (T)1 : (T)x;";
         let zero = self.unnamed(&x.shape, TRUTH);
         let masked = self.unnamed_like(x);
@@ -253,10 +202,8 @@ impl Eager {
         self.scatter_along(&masked_result, dim, index, multiplied);
         let product = self.unnamed(&x.shape, dtype);
         let of_self = self.unnamed(&x.shape, dtype);
-        let kernel = map(
-            &["grad", "all", "own"],
-            "result = (T)grad * (T)all / (T)own;",
-        );
+        let body = "result = (T)grad * (T)all / (T)own;";
+        let kernel = map(&["grad", "all", "own"], body);
         self.launch(kernel, &[gradient, &masked_result, &masked], &[&of_self]);
         drop(product);
         let source_zero = self.unnamed(&source.shape, TRUTH);
@@ -267,7 +214,7 @@ impl Eager {
         self.launch(Kernel::Fill(0.0), &[], &[&sums]);
         self.scatter_along(&sums, dim, index, (Combine::Add, Ok(&*numbers)));
         let count_of_zeros = self.unnamed(part, dtype);
-        let gather = || -> Kernel { placing::gather(part.len(), dim).into() };
+        let gather = || placing::gather(part.len(), dim);
         self.launch(gather(), &[&sums, index], &[&count_of_zeros]);
         drop((sums, zeros, numbers));
         let is_one = self.unnamed(part, TRUTH);
@@ -295,31 +242,20 @@ impl Eager {
         let of_source = self.unnamed(part, dtype);
         // With a zero elsewhere at the place nothing is left of the product.
         let body = "const T others = (T)zeros - (x == 0 ? (T)1 : (T)0); result = others > 0 ? (T)0 : (T)all / (x == 0 ? (T)1 : (T)x);";
-        let form = ["all", "x", "zeros"];
+        let kernel = map(&["all", "x", "zeros"], body);
         let seen = source.alias(part.to_vec(), source.strides.clone());
-        self.launch(
-            map(&form, body),
-            &[&gathered, &seen, &count_of_zeros],
-            &[&of_source],
-        );
+        self.launch(kernel, &[&gathered, &seen, &count_of_zeros], &[&of_source]);
         drop(seen);
-        for temporary in [
+        drop((
             other_gathered,
             other_product,
             quotient,
             gathered,
             product,
             filled,
-        ] {
-            drop(temporary);
-        }
-        drop(masked_source_result);
-        drop(masked_source);
-        drop(single);
-        drop(count_of_zeros);
-        drop(source_zero);
-        drop(masked_result);
-        drop(masked);
+        ));
+        drop((masked_source_result, masked_source, single, count_of_zeros));
+        drop((source_zero, masked_result, masked));
         [of_self, of_source]
     }
 }

@@ -14,17 +14,18 @@ impl Eager {
     /// The tensor itself under another name, or a copy of it in its layout.
     fn target(&mut self, x: &Tensor, in_place: bool) -> TensorBody {
         if in_place {
-            return x.alias(x.shape.clone(), x.strides.clone());
+            return x.same();
         }
-        let strides = strides_like(&x.shape, &x.strides);
-        let copy = self.empty_strided(&x.shape, strides, x.dtype);
-        self.launch(Kernel::Copy, &[x], &[&copy]);
-        copy
+        self.copied(x, x.dtype)
     }
 
-    /// A new tensor like a gradient, which is copied into it.
-    fn copy_of(&mut self, gradient: &Tensor) -> Tensor {
-        Tensor::new(self.target(gradient, false))
+    /// The tensor itself under another name, or a contiguous copy of it, whatever its layout is.
+    pub(super) fn written_or_copied(&mut self, x: &Tensor, in_place: bool) -> TensorBody {
+        if in_place {
+            x.same()
+        } else {
+            self.row_major_copy(x)
+        }
     }
 
     /// The tensor itself where it has this shape.
@@ -49,36 +50,26 @@ impl Eager {
         if wants[1] {
             draft.save(self, "source", source)?;
         }
-        let y = if in_place {
-            self.target(x, true)
-        } else {
-            let copy = self.empty(&x.shape, x.dtype);
-            self.launch(Kernel::Copy, &[x], &[&copy]);
-            copy
-        };
+        let y = self.written_or_copied(x, in_place);
         self.write_along(&y, dim, index, (Combine::Replace, Ok(&**source)));
         let shape = source.shape.clone();
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let index = saved.get("index");
-                // What was written over gets none.
-                let kept = wants[0].then(|| {
-                    let kept = eager.copy_of(gradient);
-                    eager.write_along(&kept, dim, index, (Combine::Replace, Err(0.0)));
-                    kept
-                });
-                let written = wants[1].then(|| {
-                    let selected = Tensor::new(eager.empty(&shape, gradient.dtype));
-                    eager.select_along(gradient, dim, index, &selected);
-                    let view = selected.alias(selected.shape.clone(), selected.strides.clone());
-                    gradient_view(&selected, view)
-                });
-                vec![kept, written]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let index = saved.get("index");
+            // What was written over gets none.
+            let kept = wants[0].then(|| {
+                let kept = eager.copy_as(gradient, gradient.dtype);
+                eager.write_along(&kept, dim, index, (Combine::Replace, Err(0.0)));
+                kept
+            });
+            let written = wants[1].then(|| {
+                let selected = Tensor::new(eager.empty(&shape, gradient.dtype));
+                eager.select_along(gradient, dim, index, &selected);
+                let view = selected.same();
+                gradient_view(&selected, view)
+            });
+            vec![kept, written]
+        })
     }
 
     /// `index_fill` with a number.
@@ -92,17 +83,13 @@ impl Eager {
         draft.save(self, "index", index)?;
         let y = self.target(x, in_place);
         self.write_along(&y, dim, index, (Combine::Replace, Err(value)));
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let kept = eager.copy_of(gradient);
-                let cleared = (Combine::Replace, Err(0.0));
-                eager.write_along(&kept, dim, saved.get("index"), cleared);
-                vec![Some(kept)]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let kept = eager.copy_as(gradient, gradient.dtype);
+            let cleared = (Combine::Replace, Err(0.0));
+            eager.write_along(&kept, dim, saved.get("index"), cleared);
+            vec![Some(kept)]
+        })
     }
 
     /// `take`.
@@ -114,9 +101,7 @@ impl Eager {
         self.launch(kernel::take(), &[x, index], &[&y]);
         Ok(draft.finish_one(self, y, |eager, gradient, saved| {
             let x = saved.get("self");
-            let strides = strides_like(&x.shape, &x.strides);
-            let grad_x = eager.empty_strided(&x.shape, strides, x.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros_like(x, x.dtype);
             let added = (Combine::Add, Ok(&**gradient));
             eager.put_flat(&grad_x, saved.get("index"), added);
             Rc::new(grad_x)
@@ -154,29 +139,25 @@ impl Eager {
         };
         self.put_flat(&y, index, (combine, Ok(&**source)));
         let like = (source.shape.clone(), source.dtype);
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let index = saved.get("index");
-                let kept = wants[0].then(|| {
-                    if accumulate {
-                        return Tensor::clone(gradient);
-                    }
-                    let _zeros = eager.empty(&like.0, like.1);
-                    let kept = eager.copy_of(gradient);
-                    eager.put_flat(&kept, index, (Combine::Replace, Err(0.0)));
-                    kept
-                });
-                let written = wants[1].then(|| {
-                    let taken = Tensor::new(eager.empty(&like.0, gradient.dtype));
-                    eager.launch(kernel::take(), &[gradient, index], &[&taken]);
-                    taken
-                });
-                vec![kept, written]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let index = saved.get("index");
+            let kept = wants[0].then(|| {
+                if accumulate {
+                    return Tensor::clone(gradient);
+                }
+                let _zeros = eager.empty(&like.0, like.1);
+                let kept = eager.copy_as(gradient, gradient.dtype);
+                eager.put_flat(&kept, index, (Combine::Replace, Err(0.0)));
+                kept
+            });
+            let written = wants[1].then(|| {
+                let taken = Tensor::new(eager.empty(&like.0, gradient.dtype));
+                eager.launch(kernel::take(), &[gradient, index], &[&taken]);
+                taken
+            });
+            vec![kept, written]
+        })
     }
 
     /// `masked_scatter`: as many elements of the source as the mask has true ones, which is taken to be all.
@@ -194,40 +175,29 @@ impl Eager {
         };
         let mut draft = OpRecord::new(self, &[Some(&seen), Some(source)]);
         draft.save(self, "mask", mask)?;
-        let y = if in_place {
-            self.target(x, true)
-        } else {
-            // A contiguous one, whatever the layout was.
-            let copy = self.empty(&shape, x.dtype);
-            self.launch(Kernel::Copy, &[&seen], &[&copy]);
-            copy
-        };
-        let written = Tensor::new(y.alias(y.shape.clone(), y.strides.clone()));
+        let y = self.written_or_copied(&seen, in_place);
+        let written = Tensor::new(y.same());
         self.scatter_masked(&written, mask, source);
         drop(written);
         let of_source = source.shape.clone();
         let rows = source.numel();
-        Ok(draft.finish_into(
-            self,
-            in_place.then_some(x),
-            y,
-            move |eager, gradient, saved| {
-                let mask = saved.get("mask");
-                let kept = wants[0].then(|| {
-                    let kept = eager.copy_of(gradient);
-                    let seen = expanded(mask, &kept.shape);
-                    eager.launch(kernel::cleared_under_mask(), &[&seen, gradient], &[&kept]);
-                    kept
-                });
-                let written = wants[1].then(|| {
-                    // All of a mask as large as the source are taken for as many as the source has.
-                    let selected = eager.selected(gradient, mask, rows, Beyond::Nowhere);
-                    let view = expanded_flat(&selected, &of_source);
-                    gradient_view(&selected, view)
-                });
-                vec![kept, written]
-            },
-        ))
+        let written = in_place.then_some(x);
+        draft.finish_into(self, written, y, move |eager, gradient, saved| {
+            let mask = saved.get("mask");
+            let kept = wants[0].then(|| {
+                let kept = eager.copy_as(gradient, gradient.dtype);
+                let seen = expanded(mask, &kept.shape);
+                eager.launch(kernel::cleared_under_mask(), &[&seen, gradient], &[&kept]);
+                kept
+            });
+            let written = wants[1].then(|| {
+                // All of a mask as large as the source are taken for as many as the source has.
+                let selected = eager.selected(gradient, mask, rows, Beyond::Nowhere);
+                let view = expanded_flat(&selected, &of_source);
+                gradient_view(&selected, view)
+            });
+            vec![kept, written]
+        })
     }
 
     /// `select_scatter` and its like: a copy of all that the first operand's memory holds, and the gradient
@@ -253,7 +223,7 @@ impl Eager {
                 asks_for: None,
                 of_buffer: false,
             };
-            let bare = Tensor::new(whole.alias(whole.shape.clone(), whole.strides.clone()));
+            let bare = Tensor::new(whole.same());
             let seen = view.run(eager, &[bare], &context);
             seen.expect("views do not stop").swap_remove(0)
         };
@@ -271,10 +241,7 @@ impl Eager {
             });
             let written = wants[1].then(|| {
                 let seen = place(eager, gradient, &view);
-                gradient_view(
-                    gradient,
-                    seen.alias(seen.shape.clone(), seen.strides.clone()),
-                )
+                gradient_view(gradient, seen.same())
             });
             vec![kept, written]
         })

@@ -190,8 +190,7 @@ impl Run<'_> {
                         Source::Made(size) => self.make(eager, size),
                         Source::Operand(position) => {
                             let operand = self.inputs[*position];
-                            let mut alias =
-                                operand.alias(operand.shape.clone(), operand.strides.clone());
+                            let mut alias = operand.same();
                             alias.offset = operand.offset;
                             alias
                         }
@@ -210,8 +209,7 @@ impl Run<'_> {
                     let made = match (size, gradient) {
                         (Some(size), _) => {
                             let body = self.make(eager, size);
-                            eager.launch(Kernel::MemoryOnly(self.name), self.inputs, &[&body]);
-                            Some(Tensor::new(body))
+                            Some(eager.computed(body, Kernel::MemoryOnly(self.name), self.inputs))
                         }
                         (None, gradient) => gradient.map(Tensor::clone),
                     };

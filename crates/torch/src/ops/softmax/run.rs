@@ -31,21 +31,17 @@ impl Eager {
             let grad_x = eager.empty(&gradient.shape, own);
             // The plain one multiplies gradient and result first, in the gradient's order of dimensions;
             // whichever is read must be contiguous.
-            let product: Option<TensorBody> = (!log).then(|| {
-                let strides = strides_like(&gradient.shape, &gradient.strides);
-                eager.empty_strided(&gradient.shape, strides, gradient.dtype)
-            });
+            let product = (!log).then(|| eager.empty_like(gradient, gradient.dtype));
             let is_copied = match &product {
                 Some(product) => !product.is_contiguous(),
                 None => !gradient.is_contiguous(),
             };
             let dense = is_copied.then(|| eager.dense_copy(gradient));
-            eager.launch(
+            eager.computed(
+                grad_x,
                 Kernel::SoftmaxGrad { dim, log },
                 &[dense.as_ref().unwrap_or(gradient), saved.get("result")],
-                &[&grad_x],
-            );
-            Tensor::new(grad_x)
+            )
         }))
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::ops::prelude::*;
 
 /// `unfold_backward`: the windows of `size`, `step` apart, that an element is in, along a dimension.
-pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Kernel {
+pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -> Generated {
     let body = format!(
         "I at[{rank} + 1]; for (int d = 0; d < {rank}; ++d) at[d] = i[d];
     const i64 own = i[{dim}], last = own / step, windows = grad.size({dim}); T sum = 0;
@@ -16,9 +16,8 @@ pub(super) fn unfold_backward(dim: usize, [size, step]: [u64; 2], rank: usize) -
     grad_x.set_at(sum, i);"
     );
     Generated::each("unfold_backward", ["grad"], ["grad_x"], 1, body)
-        .with("size", Number::Whole(size.cast_signed()))
-        .with("step", Number::Whole(step.max(1).cast_signed()))
-        .into()
+        .with("size", size.cast_signed())
+        .with("step", step.max(1).cast_signed())
 }
 
 /// Where each element of a strided view is.
@@ -33,13 +32,12 @@ pub(super) fn strided_places(strides: &[Extent], offset: Extent) -> Kernel {
     }
     body.push_str("places.set_at(at, i);");
     let form = Form::each(0, body);
-    let none: [&'static str; 0] = [];
-    let generated = Generated::of("as_strided_scatter", none, ["places"], form)
-        .with("offset", Number::Length(offset));
+    let generated =
+        Generated::of("as_strided_scatter", [], ["places"], form).with("offset", offset);
     let named = NAMES.into_iter().zip(strides);
     named
         .fold(generated, |generated, (name, stride)| {
-            generated.with(name, Number::Length(*stride))
+            generated.with(name, *stride)
         })
         .into()
 }

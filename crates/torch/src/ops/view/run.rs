@@ -113,8 +113,7 @@ impl Eager {
             let length = whole[dim];
             drop((step < size).then(|| eager.scratch_of(length, DType::Int64)));
             let kernel = kernel::unfold_backward(dim, [size, step], whole.len());
-            eager.launch(kernel, &[gradient], &[&grad_x]);
-            Rc::new(grad_x)
+            eager.computed(grad_x, kernel, &[gradient])
         })
     }
 
@@ -165,8 +164,7 @@ impl Eager {
         (offset, dims): (i64, [usize; 2]),
     ) -> Tensor {
         let draft = OpRecord::new(self, &[Some(x)]);
-        let y = self.empty(shape, x.dtype);
-        self.launch(Kernel::Fill(0.0), &[], &[&y]);
+        let y = self.zeros(shape, x.dtype);
         let inside = on_diagonal(&y, offset, dims);
         self.launch(Kernel::Copy, &[x], &[&inside]);
         draft.finish_one(self, y, move |_, gradient, _| {
@@ -189,8 +187,7 @@ impl Eager {
         let y = taken(x);
         let whole = x.shape.clone();
         draft.finish_one(self, y, move |eager, gradient, _| {
-            let grad_x = eager.empty(&whole, gradient.dtype);
-            eager.launch(Kernel::Fill(0.0), &[], &[&grad_x]);
+            let grad_x = eager.zeros(&whole, gradient.dtype);
             let inside = taken(&grad_x);
             eager.launch(Kernel::Copy, &[gradient], &[&inside]);
             Rc::new(grad_x)

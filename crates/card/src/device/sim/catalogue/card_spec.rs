@@ -1,10 +1,13 @@
 //! What cards are made of by public pages, and which pages those are.
 
+use serde::Deserialize;
+
 /// What a card is made of.
 ///
 /// Chip, clock, bus and data rate were held on 2026-11-23 against `TechPowerUp`'s database of GPUs, as a public copy has it
 /// (`data/nvidia/all.json` of github.com/reox007/RightNow-GPU-Database), or against the page that is named where that has no entry.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CardSpec {
     /// What it is cut from.
     pub chip: Chip,
@@ -12,7 +15,8 @@ pub struct CardSpec {
     pub boost_mhz: u32,
     /// How wide the way to its memory is, in bits.
     pub bus: u32,
-    /// What each of these carries in a second, in Gbit.
+    /// What each of these carries in a second, in Gbit. Those of the H200 and the H100 of 80 GB are twice the 3,201 and the 2,619 MHz that the
+    /// driver says of one.
     pub rate: f64,
     /// The page that has these figures.
     pub page: &'static str,
@@ -24,7 +28,7 @@ pub struct CardSpec {
 }
 
 /// A chip that cards are cut from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[expect(missing_docs, reason = "each is what NVIDIA calls it")]
 pub enum Chip {
     Gv100,

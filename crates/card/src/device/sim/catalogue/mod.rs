@@ -4,14 +4,23 @@
 //! few hundred MiB, and error correction up to a sixteenth. Drivers differ by a few tens of MiB; where
 //! several figures are in circulation, the smaller one is here, because a batch that is a little too
 //! small still trains.
+//!
+//! The cards are in `cards.json`: of servers first, and of those the one that was measured; then those of workstations, for games, and of
+//! laptops. Each kind begins with the newest; of cards that differ in how they are mounted, the usual one (SXM) is first.
+//!
+//! - Workstations: error correction is off when their cards are shipped; switched on, it takes a sixteenth of the memory.
+//! - Games and laptops: tensor cores add up in float32 half as fast as those of the other cards. Under Windows, `PyTorch` reports a few
+//!   hundred MiB more than is here. The maker of a laptop sets how much power its card may take, and with it the clock: those of the pages
+//!   are here.
+//! - H20: NVIDIA's data sheet says 44 TFLOPS in float32; 78 multiprocessors at 1.98 GHz come to the 39.5 that are here.
 
 mod card_spec;
-mod datacenter;
-mod geforce;
-mod laptop;
-mod workstation;
 
 pub use card_spec::{CardSpec, Chip};
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Deserializer};
 
 use crate::device::Capability;
 use crate::units::Bytes;
@@ -42,16 +51,19 @@ pub const CONTEXT_OVERHEAD: Bytes = Bytes::mib(527);
 pub const UNMEASURED: &str = " was measured:";
 
 /// Where the scratch memory of library calls is known from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Workspaces {
     /// Recorded on this very card.
     Recorded,
     /// Recorded on an H200 and assumed to be alike here.
+    #[default]
     Transferred,
 }
 
 /// A card that can be simulated.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Card {
     /// What follows `sim:` in a request.
     pub name: &'static str,
@@ -62,8 +74,10 @@ pub struct Card {
     /// Where `total_memory` is from.
     pub source: &'static str,
     /// What the rules for scratch memory depend on.
+    #[serde(deserialize_with = "capability")]
     pub capability: Capability,
     /// Where the scratch memory of library calls is known from.
+    #[serde(default)]
     pub workspaces: Workspaces,
     /// How fast it is by its data sheet.
     pub ceilings: Ceilings,
@@ -72,7 +86,8 @@ pub struct Card {
 }
 
 /// The most that a card does in a second: without sparsity, and with sums in float32. Where each figure is from, [`CardSpec`] says.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(from = "[f64; 5]")]
 pub struct Ceilings {
     /// Bytes read from memory or written to it.
     pub bandwidth: f64,
@@ -86,98 +101,26 @@ pub struct Ceilings {
     pub bf16: f64,
 }
 
-/// A row of the catalogue, which the methods below complete.
-const fn card(
-    name: &'static str,
-    product: &'static str,
-    total_memory: Bytes,
-    source: &'static str,
-) -> Card {
-    Card {
-        name,
-        product,
-        total_memory,
-        source,
-        capability: Capability::of((9, 0), 0),
-        workspaces: Workspaces::Transferred,
-        ceilings: Ceilings {
-            bandwidth: 0.0,
-            fp32: 0.0,
-            tf32: 0.0,
-            fp16: 0.0,
-            bf16: 0.0,
-        },
-        sheet: CardSpec {
-            chip: Chip::Gh100,
-            boost_mhz: 0,
-            bus: 0,
-            rate: 0.0,
-            page: "",
-            throughput: None,
-            doubtful: None,
-        },
-    }
-}
-
-impl Card {
-    /// Its chip, compute capability, multiprocessors, and boost clock in MHz.
-    const fn chip(mut self, chip: Chip, compute: (u32, u32), count: u64, boost_mhz: u32) -> Card {
-        self.capability = Capability::of(compute, count);
-        self.sheet.chip = chip;
-        self.sheet.boost_mhz = boost_mhz;
-        self
-    }
-
-    /// The bits of its memory bus, and what each carries in a second, in Gbit.
-    const fn bus(mut self, bits: u32, rate: f64) -> Card {
-        self.sheet.bus = bits;
-        self.sheet.rate = rate;
-        self
-    }
-
-    /// Gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
-    const fn ceilings(
-        mut self,
-        bandwidth: f64,
-        fp32: f64,
-        tf32: f64,
-        fp16: f64,
-        bf16: f64,
-    ) -> Card {
-        self.ceilings = Ceilings {
+impl From<[f64; 5]> for Ceilings {
+    /// Of gigabytes a second, and trillions of operations a second in float32, TF32, float16 and bfloat16.
+    fn from([bandwidth, fp32, tf32, fp16, bf16]: [f64; 5]) -> Ceilings {
+        Ceilings {
             bandwidth: bandwidth * 1e9,
             fp32: fp32 * 1e12,
             tf32: tf32 * 1e12,
             fp16: fp16 * 1e12,
             bf16: bf16 * 1e12,
-        };
-        self
+        }
     }
+}
 
-    /// See [`CardSpec::page`].
-    const fn page(mut self, page: &'static str) -> Card {
-        self.sheet.page = page;
-        self
-    }
+/// A compute capability, major and minor, and multiprocessors.
+fn capability<'de, D: Deserializer<'de>>(row: D) -> Result<Capability, D::Error> {
+    let (major, minor, multiprocessors) = Deserialize::deserialize(row)?;
+    Ok(Capability::of((major, minor), multiprocessors))
+}
 
-    /// See [`CardSpec::throughput`].
-    const fn throughput(mut self, page: &'static str) -> Card {
-        self.sheet.throughput = Some(page);
-        self
-    }
-
-    /// See [`CardSpec::doubtful`].
-    const fn doubtful(mut self, why: &'static str) -> Card {
-        self.sheet.doubtful = Some(why);
-        self
-    }
-
-    /// Scratch memory of library calls was recorded on this very card.
-    const fn recorded(mut self) -> Card {
-        self.workspaces = Workspaces::Recorded;
-        self
-    }
-
+impl Card {
     /// The card of this name.
     pub fn find(name: &str) -> Option<&'static Card> {
         let known = CARDS.iter().find(|card| card.name == name);
@@ -242,35 +185,13 @@ impl Card {
     }
 }
 
-/// All cards: those of servers first, and of those the one that was measured.
+/// All cards.
 ///
 /// Multiprocessors are those of the page that [`CardSpec`] names, or what PyTorch reports where that differs; threads of one are those of the
 /// architecture.
-pub const CARDS: &[Card] = &ALL;
-
-const GROUPS: [&[Card]; 4] = [
-    datacenter::CARDS,
-    workstation::CARDS,
-    geforce::CARDS,
-    laptop::CARDS,
-];
-
-const COUNT: usize = GROUPS[0].len() + GROUPS[1].len() + GROUPS[2].len() + GROUPS[3].len();
-
-static ALL: [Card; COUNT] = {
-    let mut all = [datacenter::CARDS[0]; COUNT];
-    let (mut group, mut within, mut at) = (0, 0, 0);
-    while group < GROUPS.len() {
-        while within < GROUPS[group].len() {
-            all[at] = GROUPS[group][within];
-            within += 1;
-            at += 1;
-        }
-        within = 0;
-        group += 1;
-    }
-    all
-};
+pub static CARDS: LazyLock<Vec<Card>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("cards.json")).expect("tests read the file")
+});
 
 /// What may follow `sim:` in a request.
 pub fn names() -> Vec<&'static str> {

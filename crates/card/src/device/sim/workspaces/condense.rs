@@ -54,10 +54,7 @@ pub struct CardTraits {
 impl CardTraits {
     /// What a table says of its card.
     pub fn of(table: &WorkspaceTable) -> Option<CardTraits> {
-        let said = |name: &str| {
-            let mut all = table.provenance();
-            all.find_map(|(said, value)| (said == name).then_some(value))
-        };
+        let said = |name| table.said(name);
         let (major, minor) = said("compute")?.split_once('.')?;
         let traits = CardTraits {
             compute: (major.parse().ok()?, minor.parse().ok()?),
@@ -90,11 +87,7 @@ impl CardTraits {
 impl Provenance {
     /// Where a table is from; `None` where it does not say of which card it is, or in words that are no name.
     pub fn of(table: &WorkspaceTable) -> Option<Provenance> {
-        let said = |name: &str| {
-            let mut all = table.provenance();
-            let (_, value) = all.find(|(said, _)| *said == name)?;
-            Some(value.to_owned())
-        };
+        let said = |name| table.said(name).map(str::to_owned);
         let is_name =
             |card: &String| card.len() <= LONGEST_NAME && !card.contains(char::is_control);
         Some(Provenance {

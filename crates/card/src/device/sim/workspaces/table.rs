@@ -155,10 +155,15 @@ impl WorkspaceTable {
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// What its head says of that under a name.
+    pub(super) fn said(&self, name: &str) -> Option<&str> {
+        let mut all = self.provenance();
+        all.find_map(|(said, value)| (said == name).then_some(value))
+    }
+
     /// The version of the library that answered, such as `9.19.0`.
     pub fn cudnn(&self) -> Option<&str> {
-        let (_, version) = self.provenance().find(|(name, _)| *name == "cudnn")?;
-        version.split(' ').next()
+        self.said("cudnn")?.split(' ').next()
     }
 
     /// Whether a layer is recorded.
@@ -222,20 +227,19 @@ impl WorkspaceTable {
 
     /// Whether it was asked of cuDNN's heuristics without the card.
     pub fn is_asked(&self) -> bool {
-        let mut provenance = self.provenance();
-        provenance.any(|(name, value)| name == "driver" && value.starts_with(NO_DRIVER))
+        let driver = self.said("driver");
+        driver.is_some_and(|driver| driver.starts_with(NO_DRIVER))
     }
 
     /// Whether no table is asked after it: `alone` is in its head where it was made to see how well others' layers stand in for those that
     /// it lacks (Note [Left out]).
     pub fn is_alone(&self) -> bool {
-        self.provenance().any(|(name, _)| name == "alone")
+        self.said("alone").is_some()
     }
 
     /// The card that it is of, as the driver calls it.
     pub fn card(&self) -> Option<&str> {
-        let (_, card) = self.provenance().find(|(name, _)| *name == "card")?;
-        Some(card)
+        self.said("card")
     }
 
     /// Which recorded layers are most like others.

@@ -1,6 +1,5 @@
 //! What is left free, by what is doubted and what was learnt.
 
-use super::super::assumed::Assumed;
 use super::*;
 use crate::graph::{Builder, Content, UntracedFunction};
 use crate::search::headroom::Halved;

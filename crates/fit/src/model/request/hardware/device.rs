@@ -1,15 +1,19 @@
-//! Which device a request asks for, and what to say of a card by a name that is none of the catalogue's. A card of another name has another
-//! amount of memory: it is offered only where a name is misspelt, never in the place of another card.
+//! Which device a request asks for, and what of its memory is left free: said by itself, or by outcomes of earlier answers.
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::nicknames::{self, On};
+use super::unknown::{absent, meant, unknown_simulated};
+use crate::alloc::MemoryLimit;
 use crate::device::sim::{self, Card, Instance, LOCAL};
 use crate::limits::shorten;
-use batchfit_models::{Fields, RequestError, nearest, wrong};
+use crate::model::Parallel;
+use crate::search::headroom::Halved;
+use crate::units::{Bytes, Share};
+use batchfit_models::{Fields, RequestError, wrong};
 
 /// Most cards that a list names.
 const MOST_CARDS: usize = 16;
@@ -64,7 +68,7 @@ impl DeviceChoice {
             if let Some(machine) = Instance::find(name) {
                 return Ok(DeviceChoice::Sim(machine.card.to_owned()));
             }
-            return Err(unknown_card(name, text, pointer));
+            return Err(unknown_simulated(name, text, pointer));
         }
         if cards.contains(&text) && text != LOCAL {
             return Ok(DeviceChoice::Kind(text.to_owned()));
@@ -103,7 +107,7 @@ impl DeviceChoice {
 }
 
 /// The machines of clouds that a request's `device` names.
-pub(in crate::model::request) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
+pub(crate) fn machines(fields: &Fields<'_>) -> Vec<&'static Instance> {
     let named = |value: &Value| Instance::find(value.as_str()?.strip_prefix("sim:")?);
     match fields.get("device") {
         Some(Value::Array(items)) if items.len() <= MOST_CARDS => {
@@ -116,7 +120,7 @@ pub(in crate::model::request) fn machines(fields: &Fields<'_>) -> Vec<&'static I
 
 /// How many ranks there are where a request does not say it and names machines or a list: one for each card of a machine, and one for each
 /// card that is named by itself.
-pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
+pub(crate) fn ranks(fields: &Fields<'_>, machines: &[&Instance]) -> Option<u64> {
     let named = match fields.get("device") {
         Some(Value::Array(items)) => items.len(),
         _ => 1,
@@ -127,7 +131,7 @@ pub(in crate::model::request) fn ranks(fields: &Fields<'_>, machines: &[&Instanc
 }
 
 /// The `device` of a request, and the cards of a list: the one that leaves PyTorch the least memory decides.
-pub(in crate::model::request) fn read(
+pub(crate) fn read(
     fields: &Fields<'_>,
     world_size: u64,
 ) -> Result<(DeviceChoice, Vec<String>), RequestError> {
@@ -183,167 +187,6 @@ pub(in crate::model::request) fn read(
     ))
 }
 
-/// A simulated card that is not there, with those whose name begins alike: `a100` is a family.
-fn unknown_card(name: &str, text: &str, pointer: &str) -> RequestError {
-    if let Some(absent) = absent(pointer, name) {
-        return absent;
-    }
-    if let Some(invalid) = unknown_machine(pointer, name) {
-        return RequestError {
-            nearest: invalid.nearest.map(|nearest| format!("sim:{nearest}")),
-            ..invalid
-        }
-        .with_text(text);
-    }
-    let family = family(name);
-    let mut invalid = unknown(pointer, "simulated device", name, &sim::names());
-    if let [_, _, ..] = family.as_slice() {
-        let members: Vec<String> = family.iter().map(|name| format!("sim:{name}")).collect();
-        invalid.problem = format!(
-            "unknown simulated device {:?}; of this family there are {}",
-            shorten(name),
-            members.join(", ")
-        );
-    }
-    let nearest = family.first().copied().or(invalid.nearest.as_deref());
-    invalid.nearest = nearest.map(|name| format!("sim:{name}"));
-    invalid.with_text(text)
-}
-
-/// A machine of a cloud that is not there, with those of its kind or those most like it; `None` where a name is more like a card's.
-pub fn unknown_machine(pointer: &str, name: &str) -> Option<RequestError> {
-    let family = Instance::family(name);
-    let (which, machines, nearest) = if family.is_empty() {
-        ("most like it are", Instance::alike(name), None)
-    } else {
-        let nearest = nearest(name, family.iter().copied());
-        ("of its kind there are", family, nearest)
-    };
-    let nearest = nearest.or_else(|| machines.first().copied())?;
-    let machines = machines.join(", ");
-    let problem = format!("unknown machine {:?}; {which} {machines}", shorten(name));
-    Some(RequestError {
-        nearest: Some(nearest.to_owned()),
-        ..RequestError::at(pointer, problem).with_text(name)
-    })
-}
-
-/// The cards whose name begins with what was written, or else with its first part: `h100-pcie` is an `h100`.
-fn family(written: &str) -> Vec<&'static str> {
-    let written = written.to_lowercase();
-    let first_part = written.split(['-', '_', ' ']).next().unwrap_or_default();
-    if written.is_empty() || first_part.is_empty() {
-        return Vec::new();
-    }
-    // `rtx4070ti` is no rtx4070tisuper.
-    let mut family = sim::names();
-    family.retain(|name| name.split('-').next() == Some(first_part));
-    family
-}
-
-fn meant(text: &str) -> Option<String> {
-    if ["cuda", "gpu", "gpu:0"].contains(&text.to_lowercase().as_str()) {
-        return Some("cuda:0".to_owned());
-    }
-    if let [first, ..] = family(text).as_slice() {
-        return Some(format!("sim:{first}"));
-    }
-    let known = ["auto", "cuda:0"];
-    let card = || misspelt(text, &sim::names()).map(|card| format!("sim:{card}"));
-    nearest(text, known).map(str::to_owned).or_else(card)
-}
-
-/// What is called a card and is not simulated, and what to do instead.
-const ABSENT: &str = include_str!("cards.txt");
-
-/// A name without what people write differently: case, dashes, spaces.
-fn plain(name: &str) -> String {
-    let kept = shorten(name).to_lowercase();
-    let kept = kept.strip_prefix("sim:").unwrap_or(&kept);
-    kept.chars().filter(|c| c.is_alphanumeric()).collect()
-}
-
-/// What the table has of a name, and the card that is the same where there is one.
-fn row(name: &str) -> Option<(Option<&'static str>, &'static str)> {
-    let plain = plain(name);
-    let plain = ["nvidia", "geforce", "tesla"]
-        .iter()
-        .fold(&*plain, |name, maker| {
-            name.strip_prefix(maker).unwrap_or(name)
-        });
-    let is = |word: &str| match (word.strip_prefix('*'), word.strip_suffix('*')) {
-        (Some(middle), Some(_)) => plain.contains(middle.trim_end_matches('*')),
-        (None, Some(beginning)) => plain.starts_with(beginning),
-        _ => plain == word,
-    };
-    let mut rows = ABSENT.lines().filter_map(|line| line.split_once(" | "));
-    let found = rows.find(|(words, _)| {
-        words
-            .split(" = ")
-            .next()
-            .is_some_and(|words| words.split(' ').any(is))
-    });
-    found.map(|(words, said)| (words.split_once(" = ").map(|(_, card)| card), said))
-}
-
-/// The card that is the same as one of another name, and what to say of it.
-pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
-    row(name).and_then(|(card, said)| Some((card?, said)))
-}
-
-/// What to say of a card that is known not to be simulated.
-pub fn absent(pointer: &str, name: &str) -> Option<RequestError> {
-    let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
-    let problem = format!("unknown card {:?}; {advice}", shorten(name));
-    Some(RequestError::at(pointer, problem).with_text(name))
-}
-
-/// The card that a name is a misspelling of: with the same numbers but for a digit too many, and letters that differ in one where there
-/// are several.
-pub(crate) fn misspelt<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
-    let parts = |name: &str| {
-        let plain = plain(name);
-        let start = plain.find(|c: char| c.is_ascii_digit())?;
-        let rest = &plain[start..];
-        let end = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        Some((
-            plain[..start].to_owned(),
-            rest[..end].to_owned(),
-            rest[end..].to_owned(),
-        ))
-    };
-    let (letters, digits, suffix) = parts(name)?;
-    let is_meant = |known: &&&str| {
-        let Some((of, number, after)) = parts(known) else {
-            return false;
-        };
-        let same_letters =
-            letters == of || of.len() > 1 && strsim::damerau_levenshtein(&letters, &of) == 1;
-        let one_too_many =
-            digits.len() == number.len() + 1 && strsim::levenshtein(&digits, &number) == 1;
-        same_letters && suffix == after && (digits == number || one_too_many)
-    };
-    known.iter().find(is_meant).copied()
-}
-
-/// An unknown card.
-pub fn unknown(pointer: &str, what: &str, name: &str, known: &[&str]) -> RequestError {
-    if let Some(absent) = absent(pointer, name) {
-        return absent;
-    }
-    let nearest = misspelt(name, known);
-    let mut said = format!("unknown {what} {:?}", shorten(name));
-    if nearest.is_none() {
-        said += "; `batchfit cards` lists those that there are";
-    }
-    RequestError {
-        nearest: nearest.map(str::to_owned),
-        ..RequestError::at(pointer, said).with_text(name)
-    }
-}
-
 impl fmt::Display for DeviceChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -354,6 +197,77 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Host(host, index) => write!(f, "{host}/cuda:{index}"),
         }
     }
+}
+
+/// Refuses a limit above what the card has in all: it would not be the limit.
+pub(crate) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), RequestError> {
+    match limit {
+        Some(MemoryLimit::Bytes(asked)) if asked > total => Err(RequestError::at(
+            "/memory_limit",
+            format!(
+                "{asked} is more than the card has, {total}; without a limit all of it is used, and a card with more takes more"
+            ),
+        )),
+        Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None => Ok(()),
+    }
+}
+
+/// What outcomes of earlier answers teach about one way to train.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeadroomCalibration {
+    /// How ranks train together: [`strategy`].
+    pub strategy: String,
+    /// How is trained: [`Request::training_digest`](crate::model::Request::training_digest); any way of the strategy where it is empty.
+    #[serde(default)]
+    pub training: String,
+    /// Below which limit: its binary logarithm, rounded down. `None` for limits below which nothing was learnt.
+    #[serde(default)]
+    pub limit: Option<u32>,
+    /// The least headroom.
+    pub share: Share,
+    /// What one other key alone asks for: it lowers a batch by a twentieth at most.
+    #[serde(default)]
+    pub unconfirmed: Share,
+    /// How much less an answer leaves free by itself.
+    #[serde(default)]
+    pub halved: Halved,
+    /// Whose outcomes they were.
+    pub of: CalibrationSource,
+    /// How many.
+    pub outcomes: u64,
+}
+
+/// Whose outcomes teach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CalibrationSource {
+    /// Those of this very model.
+    Itself,
+    /// Those of other models on the same card.
+    Others,
+}
+
+/// The name of a strategy: `none`, `ddp`, `zero1` or `fsdp2`.
+pub fn strategy(parallel: &Parallel) -> &'static str {
+    parallel.name().unwrap_or("none")
+}
+
+/// The headroom that a request asks for.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "at most half a million"
+)]
+pub(crate) fn requested(fields: &Fields<'_>) -> Result<Option<Share>, RequestError> {
+    let share = |refused: RequestError| RequestError {
+        problem: format!(
+            "{}; it is a share of the limit, 0.05 for a twentieth; bytes are left free by a `memory_limit` of so much less, and a headroom of 0",
+            refused.problem
+        ),
+        ..refused
+    };
+    let fraction: Option<f64> = fields.read("headroom").map_err(share)?;
+    Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }
 
 #[cfg(test)]

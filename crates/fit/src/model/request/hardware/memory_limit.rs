@@ -1,13 +1,10 @@
-//! How much memory the allocator may reserve, and how much of that a request leaves free: set by itself, or by outcomes of earlier answers.
+//! How much memory a request gives the allocator.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::alloc::MemoryLimit;
-use crate::model::Parallel;
-use crate::search::headroom::Halved;
-use crate::units::{Bytes, Share};
-use batchfit_models::{Fields, RequestError, whole, wrong};
+use crate::units::Bytes;
+use batchfit_models::{RequestError, whole, wrong};
 
 /// Largest limit read; more than any machine has.
 const LARGEST: u64 = 1 << 60;
@@ -83,28 +80,8 @@ pub fn parse_size(value: &Value, pointer: &str) -> Result<MemoryLimit, RequestEr
     })
 }
 
-/// Refuses a limit above what the card has in all: it would not be the limit.
-pub(in crate::model::request) fn of_card(
-    limit: Option<MemoryLimit>,
-    total: Bytes,
-) -> Result<(), RequestError> {
-    match limit {
-        Some(MemoryLimit::Bytes(asked)) if asked > total => Err(RequestError::at(
-            "/memory_limit",
-            format!(
-                "{asked} is more than the card has, {total}; without a limit all of it is used, and a card with more takes more"
-            ),
-        )),
-        Some(MemoryLimit::Bytes(_) | MemoryLimit::Fraction(_)) | None => Ok(()),
-    }
-}
-
 /// Reads a number of bytes, or a size such as `"256GiB"`.
-pub(in crate::model::request) fn bytes(
-    value: &Value,
-    pointer: &str,
-    name: &str,
-) -> Result<Bytes, RequestError> {
+pub(crate) fn bytes(value: &Value, pointer: &str, name: &str) -> Result<Bytes, RequestError> {
     let must_be =
         format!("{name} must be a number of bytes from 1 to 2^60, or a size such as \"256GiB\"");
     match parse_size(value, pointer) {
@@ -185,66 +162,6 @@ fn within_limits(bytes: u64) -> Option<MemoryLimit> {
     (1..=LARGEST)
         .contains(&bytes)
         .then_some(MemoryLimit::Bytes(Bytes(bytes)))
-}
-
-/// What outcomes of earlier answers teach about one way to train.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeadroomCalibration {
-    /// How ranks train together: [`strategy`].
-    pub strategy: String,
-    /// How is trained: [`Request::training_digest`](crate::model::Request::training_digest); any way of the strategy where it is empty.
-    #[serde(default)]
-    pub training: String,
-    /// Below which limit: its binary logarithm, rounded down. `None` for limits below which nothing was learnt.
-    #[serde(default)]
-    pub limit: Option<u32>,
-    /// The least headroom.
-    pub share: Share,
-    /// What one other key alone asks for: it lowers a batch by a twentieth at most.
-    #[serde(default)]
-    pub unconfirmed: Share,
-    /// How much less an answer leaves free by itself.
-    #[serde(default)]
-    pub halved: Halved,
-    /// Whose outcomes they were.
-    pub of: CalibrationSource,
-    /// How many.
-    pub outcomes: u64,
-}
-
-/// Whose outcomes teach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CalibrationSource {
-    /// Those of this very model.
-    Itself,
-    /// Those of other models on the same card.
-    Others,
-}
-
-/// The name of a strategy: `none`, `ddp`, `zero1` or `fsdp2`.
-pub fn strategy(parallel: &Parallel) -> &'static str {
-    parallel.name().unwrap_or("none")
-}
-
-/// The headroom that a request asks for.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "at most half a million"
-)]
-pub(in crate::model::request) fn requested(
-    fields: &Fields<'_>,
-) -> Result<Option<Share>, RequestError> {
-    let share = |refused: RequestError| RequestError {
-        problem: format!(
-            "{}; it is a share of the limit, 0.05 for a twentieth; bytes are left free by a `memory_limit` of so much less, and a headroom of 0",
-            refused.problem
-        ),
-        ..refused
-    };
-    let fraction: Option<f64> = fields.read("headroom").map_err(share)?;
-    Ok(fraction.map(|fraction| Share((fraction * f64::from(Share::ALL.0)).round() as u32)))
 }
 
 #[cfg(test)]

@@ -3,11 +3,9 @@
 mod device;
 mod memory_limit;
 pub mod nicknames;
-mod words;
+mod unknown;
 
-pub use device::{DeviceChoice, is_host_name};
-pub(super) use device::{machines, ranks, read};
-pub use memory_limit::{
-    CalibrationSource, HeadroomCalibration, parse_memory_limit, parse_size, strategy,
-};
-pub(super) use memory_limit::{bytes, of_card, requested};
+pub use device::{CalibrationSource, DeviceChoice, HeadroomCalibration, is_host_name, strategy};
+pub(super) use device::{machines, of_card, ranks, read, requested};
+pub(super) use memory_limit::bytes;
+pub use memory_limit::{parse_memory_limit, parse_size};

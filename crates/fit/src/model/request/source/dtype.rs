@@ -12,7 +12,7 @@ use batchfit_step::{Mode, OptimizerImpl, Parallel, Precision, Variant};
 ///
 /// A graph is exported in the dtype that its parameters will have: casts in the model's code, such as
 /// `.to(input_dtype)`, are frozen into it.
-pub(in crate::model::request) fn compare(
+pub(crate) fn compare(
     graph: &Graph,
     variants: &[Variant],
     asked: Option<DType>,

@@ -1,13 +1,10 @@
 //! `model`: where the graph comes from.
 
 mod dtype;
-mod lowered;
 mod recordings;
 mod schema;
 
 pub(super) use dtype::compare;
-pub(super) use lowered::LoweredCell;
-pub use lowered::{Lowered, Workload};
 pub use recordings::RECORDING_BOUNDS;
 pub(super) use recordings::Recordings;
 pub(super) use schema::ModelSchema;
@@ -19,9 +16,9 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::document::read_members;
-use super::{ModelFiles, RequestDocument};
+use super::{Lowered, ModelFiles, RequestDocument, Workload};
 use crate::limits::{clause, shorten, with_budget};
-use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
+use crate::model::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use batchfit_models::exported::{
     self, Assumptions, Exported, ExportedError, not_supported, not_understood,
 };
@@ -95,12 +92,43 @@ pub(super) enum ModelSource {
     Preset(PresetModel),
     Layers(Layers),
     HuggingFace(Box<HuggingFaceModel>),
-    /// An exported graph inside the text of the request, and the length of its samples where it leaves that open.
-    Inline(Arc<str>, Range<usize>, Option<u64>),
-    /// The JSON text of an exported graph in a file or an upload, and the place in the request that stands for it; and the
-    /// length of its samples where it leaves that open.
-    File(Arc<[u8]>, &'static str, Option<u64>),
+    /// An exported graph, and the length of its samples where it leaves that open.
+    Exported(GraphText, Option<u64>),
     Recorded(Recordings),
+}
+
+/// The JSON text of an exported graph.
+#[derive(Clone, PartialEq)]
+pub(super) enum GraphText {
+    /// Inside the text of the request.
+    Inline(Arc<str>, Range<usize>),
+    /// In a file or an upload, and the place in the request that stands for it.
+    File(Arc<[u8]>, &'static str),
+}
+
+impl GraphText {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            GraphText::Inline(text, range) => &text.as_bytes()[range.clone()],
+            GraphText::File(text, _) => text,
+        }
+    }
+
+    /// The same without its text.
+    pub(super) fn without_bytes(self) -> GraphText {
+        match self {
+            GraphText::Inline(..) => GraphText::Inline(Arc::from(""), 0..0),
+            GraphText::File(_, at) => GraphText::File(Arc::from([]), at),
+        }
+    }
+
+    /// Where it is in the request.
+    fn pointer(&self) -> &'static str {
+        match self {
+            GraphText::Inline(..) => EXPORTED,
+            GraphText::File(_, at) => at,
+        }
+    }
 }
 
 impl fmt::Debug for ModelSource {
@@ -110,8 +138,7 @@ impl fmt::Debug for ModelSource {
             ModelSource::Preset(preset) => f.debug_tuple("Preset").field(preset).finish(),
             ModelSource::Layers(layers) => f.debug_tuple("Layers").field(layers).finish(),
             ModelSource::HuggingFace(model) => f.debug_tuple("HuggingFace").field(model).finish(),
-            ModelSource::Inline(_, range, _) => write!(f, "Inline({} bytes)", range.len()),
-            ModelSource::File(text, ..) => write!(f, "File({} bytes)", text.len()),
+            ModelSource::Exported(text, _) => write!(f, "Exported({} bytes)", text.bytes().len()),
             ModelSource::Recorded(recordings) => {
                 f.debug_tuple("Recorded").field(recordings).finish()
             }
@@ -193,15 +220,17 @@ impl ModelSource {
                 let graph = members.exported.unwrap_or("null");
                 if graph.starts_with('{') {
                     let (text, range) = document.locate(graph);
-                    return Ok(ModelSource::Inline(text, range, seq_len));
+                    return Ok(ModelSource::Exported(
+                        GraphText::Inline(text, range),
+                        seq_len,
+                    ));
                 }
                 let digest = named(graph, &fields.at("exported"))?;
                 match uploads.get(&digest) {
-                    Some(upload) => Ok(ModelSource::File(
-                        Arc::clone(&upload.contents),
-                        EXPORTED,
-                        seq_len,
-                    )),
+                    Some(upload) => {
+                        let text = GraphText::File(Arc::clone(&upload.contents), EXPORTED);
+                        Ok(ModelSource::Exported(text, seq_len))
+                    }
                     None => Err(RequestError::at(
                         fields.at("exported"),
                         format!(
@@ -249,7 +278,10 @@ impl ModelSource {
                     .map_err(|error| RequestError::at(MODEL, error.to_string()))?;
                 let digest = Digest::of(&text);
                 let named = exported_text(&format!("\"{digest}\""), seq_len);
-                (ModelSource::File(text.into(), MODEL, seq_len), named)
+                (
+                    ModelSource::Exported(GraphText::File(text.into(), MODEL), seq_len),
+                    named,
+                )
             }
             ModelFiles::Recordings(files, batches) => {
                 let recordings = Recordings::of_files(files, &batches);
@@ -261,34 +293,19 @@ impl ModelSource {
         Ok(model)
     }
 
-    /// Whether PEFT has adapted it, where it is a model of transformers that batchfit builds.
-    pub(super) fn is_adapted(&self) -> Option<bool> {
-        self.of_transformers().map(HuggingFaceModel::is_adapted)
-    }
-
-    /// The type that the request says of its weights.
-    pub(super) fn param_dtype(&self) -> Option<crate::shape::DType> {
-        self.of_transformers()
-            .and_then(HuggingFaceModel::param_dtype)
-    }
-
     /// A model of transformers that batchfit builds.
-    fn of_transformers(&self) -> Option<&HuggingFaceModel> {
+    pub(super) fn of_transformers(&self) -> Option<&HuggingFaceModel> {
         match self {
             ModelSource::HuggingFace(model) => Some(model),
             ModelSource::Preset(preset) => preset.of_transformers(),
-            ModelSource::Layers(_)
-            | ModelSource::Inline(..)
-            | ModelSource::File(..)
-            | ModelSource::Recorded(_) => None,
+            ModelSource::Layers(_) | ModelSource::Exported(..) | ModelSource::Recorded(_) => None,
         }
     }
 
     /// The JSON text of an exported graph, wherever it is from.
     pub(super) fn exported(&self) -> Option<&[u8]> {
         match self {
-            ModelSource::Inline(text, range, _) => Some(&text.as_bytes()[range.clone()]),
-            ModelSource::File(text, ..) => Some(text),
+            ModelSource::Exported(text, _) => Some(text.bytes()),
             ModelSource::Preset(_)
             | ModelSource::Layers(_)
             | ModelSource::HuggingFace(_)
@@ -307,10 +324,7 @@ impl ModelSource {
                 let model = model.generating(generation);
                 Some(model.map(|model| ModelSource::HuggingFace(Box::new(model))))
             }
-            ModelSource::Layers(_)
-            | ModelSource::Inline(..)
-            | ModelSource::File(..)
-            | ModelSource::Recorded(_) => None,
+            ModelSource::Layers(_) | ModelSource::Exported(..) | ModelSource::Recorded(_) => None,
         };
         found.unwrap_or_else(|| {
             let problem = "generation is of a language model that is described by a preset or a Hugging Face config";
@@ -335,17 +349,10 @@ impl ModelSource {
             (ModelSource::HuggingFace(model), _) => {
                 Ok(ModelSource::HuggingFace(Box::new(model.at(of, length))))
             }
-            (ModelSource::Inline(text, range, _), LengthOf::SeqLen) => Ok(ModelSource::Inline(
-                Arc::clone(text),
-                range.clone(),
-                Some(length.units(of)),
-            )),
-            (ModelSource::File(text, at, _), LengthOf::SeqLen) => Ok(ModelSource::File(
-                Arc::clone(text),
-                at,
-                Some(length.units(of)),
-            )),
-            (ModelSource::Inline(..) | ModelSource::File(..), LengthOf::ImageSize) => refused(
+            (ModelSource::Exported(text, _), LengthOf::SeqLen) => {
+                Ok(ModelSource::Exported(text.clone(), Some(length.units(of))))
+            }
+            (ModelSource::Exported(..), LengthOf::ImageSize) => refused(
                 "an exported graph has the sizes that it was exported with; export one for each size".to_owned(),
             ),
             (ModelSource::Layers(_), _) => refused(format!(
@@ -361,7 +368,7 @@ impl ModelSource {
     /// Whether casts of the model's code may be in the graph, which are made for one dtype of parameters.
     pub(super) fn has_casts(&self) -> bool {
         match self {
-            ModelSource::Inline(..) | ModelSource::File(..) | ModelSource::HuggingFace(_) => true,
+            ModelSource::Exported(..) | ModelSource::HuggingFace(_) => true,
             ModelSource::Preset(preset) => preset.has_casts(),
             ModelSource::Layers(_) | ModelSource::Recorded(_) => false,
         }
@@ -386,23 +393,14 @@ impl ModelSource {
                 layers::lower(model).map(|graph| noted((graph, Vec::new())))
             }
             ModelSource::HuggingFace(model) => huggingface::lower(model, run).map(noted),
-            ModelSource::Inline(text, range, seq_len) => {
+            ModelSource::Exported(text, seq_len) => {
                 let assumptions = Assumptions {
                     seq_len: *seq_len,
                     ..assumptions
                 };
-                exported::parse_text(&text.as_bytes()[range.clone()], assumptions)
+                exported::parse_text(text.bytes(), assumptions)
                     .map(Lowered::from)
-                    .map_err(|error| invalid(&error, EXPORTED))
-            }
-            ModelSource::File(text, at, seq_len) => {
-                let assumptions = Assumptions {
-                    seq_len: *seq_len,
-                    ..assumptions
-                };
-                exported::parse_text(text, assumptions)
-                    .map(Lowered::from)
-                    .map_err(|error| invalid(&error, at))
+                    .map_err(|error| invalid(&error, text.pointer()))
             }
             ModelSource::Recorded(recordings) => recordings.lower(),
         }

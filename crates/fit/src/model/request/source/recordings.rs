@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Lowered, Workload};
 use crate::limits::{clause, shorten};
-use crate::model::uploaded::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
+use crate::model::{DIGEST_FORM, Digest, Reference, UploadKind, Uploads};
 use crate::recorded::{GZIP, LARGEST_BATCH, Sequence, Steps, read};
 use crate::replay::{self, Bounds, pickle};
 use batchfit_models::{RequestError, whole};
@@ -35,7 +35,7 @@ pub const RECORDING_BOUNDS: Bounds = Bounds {
 
 /// Recordings that have not been read yet, each with its batch where the request says it.
 #[derive(Clone, PartialEq)]
-pub(in crate::model::request) struct Recordings {
+pub(crate) struct Recordings {
     files: Vec<(Arc<[u8]>, Option<u64>)>,
     bounds: Bounds,
 }
@@ -50,7 +50,7 @@ impl fmt::Debug for Recordings {
 
 impl Recordings {
     /// Reads a list of digests, or of recordings as text.
-    pub(in crate::model::request) fn parse(
+    pub(crate) fn parse(
         list: &str,
         batches: Option<&Value>,
         pointer: &str,
@@ -83,7 +83,7 @@ impl Recordings {
     }
 
     /// The contents of files of the person who runs the program.
-    pub(in crate::model::request) fn of_files(files: Vec<Vec<u8>>, batches: &[u64]) -> Recordings {
+    pub(crate) fn of_files(files: Vec<Vec<u8>>, batches: &[u64]) -> Recordings {
         let files = files.into_iter().enumerate();
         let bounds = Bounds::default();
         let files = files.map(|(index, file)| {
@@ -102,12 +102,12 @@ impl Recordings {
     }
 
     /// Whether there are none: what is to be recorded has none yet.
-    pub(in crate::model::request) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
     /// The list as it stands in a request, by digests.
-    pub(in crate::model::request) fn named(&self) -> Value {
+    pub(crate) fn named(&self) -> Value {
         let digests = self
             .files
             .iter()
@@ -122,7 +122,7 @@ impl Recordings {
     }
 
     /// The list as another process can read it: recordings as text.
-    pub(in crate::model::request) fn written_out(&self) -> Value {
+    pub(crate) fn written_out(&self) -> Value {
         let texts = self.files.iter().map(|(file, batch)| {
             let sequence = read(file, *batch, self.bounds);
             sequence.map_or_else(
@@ -134,7 +134,7 @@ impl Recordings {
     }
 
     /// The steps that they make.
-    pub(in crate::model::request) fn lower(&self) -> Result<Lowered, RequestError> {
+    pub(crate) fn lower(&self) -> Result<Lowered, RequestError> {
         let mut sequences: Vec<Sequence> = Vec::new();
         let mut events = 0;
         for (index, (file, batch)) in self.files.iter().enumerate() {
@@ -169,7 +169,7 @@ impl Recordings {
 }
 
 /// The uploads that a list names.
-pub(in crate::model::request) fn references(list: &str) -> Result<Vec<Reference>, RequestError> {
+pub(crate) fn references(list: &str) -> Result<Vec<Reference>, RequestError> {
     let list = listed(list, RECORDED)?;
     let mut references = Vec::new();
     for (index, text) in list.iter().enumerate() {

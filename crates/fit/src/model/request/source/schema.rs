@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 #[serde(untagged)]
 #[schema(as = Model)]
 #[expect(clippy::large_enum_variant, reason = "for its schema alone")]
-pub(in crate::model::request) enum ModelSchema {
+pub(crate) enum ModelSchema {
     /// A well-known model by name, with overrides: see `GET /v1/presets`.
     #[schema(title = "Preset")]
     Preset {
@@ -108,7 +108,7 @@ pub(in crate::model::request) enum ModelSchema {
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 #[schema(as = ExportedGraph)]
-pub(in crate::model::request) enum ExportedSchema {
+pub(crate) enum ExportedSchema {
     /// The JSON that `torch.export` serializes.
     #[schema(title = "Graph", value_type = Object)]
     Graph(Value),

@@ -2,12 +2,13 @@
 
 mod attention;
 
-use attention::{Role, new_attention_layer};
+use attention::{Role, attention_layer};
 
-use super::{Shifted, target_len, token_input, token_loss};
+use super::{Shifted, target_len, token_loss};
 use crate::huggingface::attention::smallest;
 use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
+use crate::huggingface::text::ids;
 
 const CODE: Code = Code::new("t5.modeling_t5", "T5");
 
@@ -90,18 +91,29 @@ fn feed_forward(config: &Config<'_>) -> Result<(String, bool), RequestError> {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = T5::of(&task.config)?;
     let (seq_len, target_len) = (task.seq_len()?, target_len(task)?);
-    let tracer = task.tracer(CODE.module);
-    let shared = Embedding::new(&tracer, "shared".into(), [config.vocabulary, config.width]);
-    let encoder = new_stack(&tracer, "encoder", &config, &shared, Part::Encoder);
-    let decoder = new_stack(&tracer, "decoder", &config, &shared, Part::Decoder);
+    let at = task.frame(CODE, "shared");
+    let tracer = at.tracer().clone();
+    let shared = at.embedding("shared", [config.vocabulary, config.width]);
     let lm_head = Linear::tied("lm_head".into(), &shared.weight, None);
-    let input_ids = token_input(&tracer, "input_ids", seq_len);
-    let labels = token_input(&tracer, "labels", target_len);
+    let input_ids = ids(&tracer, "input_ids", seq_len);
+    let labels = ids(&tracer, "labels", target_len);
 
-    let encoder_outputs = encoder(&input_ids, None);
+    let encoder_outputs = stack(
+        &at,
+        &config,
+        &shared,
+        Part::Encoder,
+        [&input_ids, &input_ids],
+    );
     let hidden_states = encoder_outputs.clone();
     let decoder_input_ids = config.shifted.tokens(&labels);
-    let decoder_outputs = decoder(&decoder_input_ids, Some(&hidden_states));
+    let decoder_outputs = stack(
+        &at,
+        &config,
+        &shared,
+        Part::Decoder,
+        [&decoder_input_ids, &hidden_states],
+    );
     let mut sequence_output = decoder_outputs.clone();
     if config.is_scaled {
         sequence_output = (&sequence_output).mul_number((config.width as f64).powf(-0.5));
@@ -111,7 +123,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let loss = token_loss(&logits, &labels, config.vocabulary);
     drop((decoder_input_ids, labels, decoder_outputs, sequence_output));
     drop((logits, encoder_outputs, hidden_states));
-    tracer.finish(&loss).map_err(|error| task.invalid(&error))
+    task.finish(tracer, &loss)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,13 +132,12 @@ enum Part {
     Decoder,
 }
 
-/// `T5LayerNorm`.
-fn new_norm(tracer: &Tracer, path: String, config: &T5) -> FnModule {
-    let weight = tracer.parameter(&format!("{path}.weight"), &[config.width]);
-    let eps = config.eps;
-    FnModule::new(CODE.place(path, "LayerNorm"), move |x| {
+/// `self.name(x)` of a `T5LayerNorm`.
+fn norm(at: &Frame, name: &str, config: &T5, x: &Tensor) -> Tensor {
+    at.call(name, "LayerNorm", |at| {
+        let weight = at.parameter("weight", &[config.width]);
         let variance = x.to(DType::Float32).pow(2).mean(&[-1], true);
-        let mut hidden_states = x.mul((&variance).add_number(eps).rsqrt());
+        let mut hidden_states = x.mul((&variance).add_number(config.eps).rsqrt());
         let dtype = weight.dtype();
         if matches!(dtype.dtype, DType::Float16 | DType::BFloat16) {
             hidden_states = (&hidden_states).to_dtype_of(dtype);
@@ -138,88 +149,72 @@ fn new_norm(tracer: &Tracer, path: String, config: &T5) -> FnModule {
 }
 
 /// `T5DenseActDense` or `T5DenseGatedActDense`.
-fn new_dense(tracer: &Tracer, path: String, config: &T5) -> FnModule {
-    let class = if config.is_gated {
-        "DenseGatedActDense"
-    } else {
-        "DenseActDense"
-    };
-    let place = CODE.place(path, class);
+fn dense(at: &Frame, config: &T5, x: &Tensor) -> Tensor {
     let wide = [config.width, config.intermediate];
     let narrow = [config.intermediate, config.width];
-    let linear = |name: &str, sizes| Linear::new(tracer, place.path(name), sizes, false);
-    let first = if config.is_gated { "wi_0" } else { "wi" };
-    let wi = linear(first, wide);
-    // What the activation's result is multiplied by.
-    let gated = config.is_gated.then(|| linear("wi_1", wide));
-    let wo = linear("wo", narrow);
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-    let act = Activation::named(tracer, place.path("act"), &config.activation);
-    FnModule::new(place, move |x| {
-        let Some(linear) = &gated else {
-            return chain(&[&wi, &act, &dropout, &wo], x);
-        };
-        let hidden_gelu = act.forward(wi.forward(x));
-        let hidden_linear = linear.forward(x);
-        let mut hidden_states = (&hidden_gelu).mul(&hidden_linear);
-        hidden_states = chain(&[&dropout, &wo], hidden_states);
+    let active = |at: &Frame, name| {
+        let hidden = at.linear(name, wide, false, x);
+        at.activation("act", &config.activation, hidden)
+    };
+    let narrowed = |at: &Frame, hidden_states: Tensor| {
+        let hidden_states = at.dropout("dropout", config.dropout, hidden_states);
+        at.linear("wo", narrow, false, hidden_states)
+    };
+    if !config.is_gated {
+        return at.call("DenseReluDense", "DenseActDense", |at| {
+            narrowed(at, active(at, "wi"))
+        });
+    }
+    at.call("DenseReluDense", "DenseGatedActDense", |at| {
+        let hidden_gelu = active(at, "wi_0");
+        let hidden_linear = at.linear("wi_1", wide, false, x);
+        let hidden_states = narrowed(at, (&hidden_gelu).mul(&hidden_linear));
         hidden_states.and_drop((hidden_gelu, hidden_linear))
     })
 }
 
 /// `T5LayerFF`.
-fn new_feed_forward(tracer: &Tracer, path: String, config: &T5) -> FnModule {
-    let place = CODE.place(path, "LayerFF");
-    let dense = new_dense(tracer, place.path("DenseReluDense"), config);
-    let layer_norm = new_norm(tracer, place.path("layer_norm"), config);
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-    FnModule::new(place, move |x| {
-        let mut forwarded_states = layer_norm.forward(x);
-        forwarded_states = dense.forward(&forwarded_states);
-        let hidden_states = x.add(dropout.forward(&forwarded_states));
-        hidden_states.and_drop(forwarded_states)
-    })
+fn layer_ff(at: &Frame, config: &T5, x: &Tensor) -> Tensor {
+    at.made(&["DenseReluDense"]);
+    let mut forwarded_states = norm(at, "layer_norm", config, x);
+    forwarded_states = dense(at, config, &forwarded_states);
+    let hidden_states = x.add(at.dropout("dropout", config.dropout, &forwarded_states));
+    hidden_states.and_drop(forwarded_states)
 }
 
 /// `T5Block`.
-fn new_block(
-    tracer: &Tracer,
-    path: String,
+fn block(
+    at: &Frame,
     config: &T5,
-    part: Part,
-    is_first: bool,
-) -> impl Fn(&Tensor, Option<&Tensor>, &Biases) -> (Tensor, Biases) + use<> {
-    let place = CODE.place(path, "Block");
-    let at = |index: usize| place.path(&format!("layer.{index}"));
+    (part, is_first): (Part, bool),
+    [x, encoder_hidden_states]: [&Tensor; 2],
+    [position_bias, cross_bias]: &Biases,
+) -> (Tensor, Biases) {
     let role = |is_cross| Role {
         part,
         is_cross,
         has_bias: is_first && !is_cross,
     };
-    let is_decoder = part == Part::Decoder;
-    let self_attention = new_attention_layer(tracer, at(0), config, role(false));
-    let cross_attention =
-        is_decoder.then(|| new_attention_layer(tracer, at(1), config, role(true)));
-    let feed_forward = new_feed_forward(tracer, at(1 + usize::from(is_decoder)), config);
-    move |x: &Tensor,
-          encoder_hidden_states: Option<&Tensor>,
-          [position_bias, cross_bias]: &Biases| {
-        x.tracer().in_module(&place, || {
-            let (mut hidden_states, self_bias) = self_attention(x, None, position_bias.as_ref());
-            hidden_states = clamped(hidden_states);
-            let mut biases = [Some(self_bias), None];
-            if let Some(cross_attention) = &cross_attention {
-                let (output, bias) =
-                    cross_attention(&hidden_states, encoder_hidden_states, cross_bias.as_ref());
-                hidden_states = output;
-                biases[1] = Some(bias);
-                hidden_states = clamped(hidden_states);
-            }
-            hidden_states = feed_forward.forward(&hidden_states);
-            (clamped(hidden_states), biases)
-        })
+    let given = [None, position_bias.as_ref()];
+    let (mut hidden_states, bias) = attention_layer(at, "layer.0", config, role(false), x, given);
+    hidden_states = clamped(hidden_states);
+    let mut biases = [Some(bias), None];
+    if part == Part::Decoder {
+        let given = [Some(encoder_hidden_states), cross_bias.as_ref()];
+        let (output, bias) =
+            attention_layer(at, "layer.1", config, role(true), &hidden_states, given);
+        hidden_states = output;
+        biases[1] = Some(bias);
+        hidden_states = clamped(hidden_states);
     }
+    let last = match part {
+        Part::Encoder => "layer.1",
+        Part::Decoder => "layer.2",
+    };
+    hidden_states = at.call(last, "LayerFF", |at| layer_ff(at, config, &hidden_states));
+    (clamped(hidden_states), biases)
 }
+
 /// The biases of positions of self attention and of cross attention.
 type Biases = [Option<Tensor>; 2];
 
@@ -235,40 +230,31 @@ fn clamped(mut hidden_states: Tensor) -> Tensor {
     hidden_states.and_drop(clamp_value)
 }
 
-/// `T5Stack`.
-fn new_stack(
-    tracer: &Tracer,
-    path: &str,
+/// `T5Stack`: the encoder, which takes nothing but tokens, or the decoder.
+fn stack(
+    at: &Frame,
     config: &T5,
     shared: &Embedding,
     part: Part,
-) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
-    let place = CODE.place(path, "Stack");
+    [ids, encoder_hidden_states]: [&Tensor; 2],
+) -> Tensor {
     let [encoder_layers, decoder_layers] = config.layers;
-    let layers = match part {
-        Part::Encoder => encoder_layers,
-        Part::Decoder => decoder_layers,
+    let (name, layers) = match part {
+        Part::Encoder => ("encoder", encoder_layers),
+        Part::Decoder => ("decoder", decoder_layers),
     };
-    let embed_tokens = shared.at(place.path("embed_tokens"));
-    let blocks: Vec<_> = (0..layers)
-        .map(|layer| {
-            let path = place.path(&format!("block.{layer}"));
-            new_block(tracer, path, config, part, layer == 0)
-        })
-        .collect();
-    let final_layer_norm = new_norm(tracer, place.path("final_layer_norm"), config);
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-    move |ids: &Tensor, encoder_hidden_states: Option<&Tensor>| {
-        ids.tracer().in_module(&place, || {
-            let inputs_embeds = embed_tokens.forward(ids);
-            let mut biases: Biases = [None, None];
-            let mut hidden_states = dropout.forward(&inputs_embeds);
-            for block in &blocks {
-                (hidden_states, biases) = block(&hidden_states, encoder_hidden_states, &biases);
-            }
-            hidden_states = final_layer_norm.forward(&hidden_states);
-            hidden_states = dropout.forward(&hidden_states);
-            hidden_states.and_drop((inputs_embeds, biases))
-        })
-    }
+    at.call(name, "Stack", |at| {
+        let inputs_embeds = shared.at(at.path("embed_tokens")).forward(ids);
+        let mut biases: Biases = [None, None];
+        let mut hidden_states = at.dropout("dropout", config.dropout, &inputs_embeds);
+        for index in 0..layers {
+            (hidden_states, biases) = at.call(&format!("block.{index}"), "Block", |at| {
+                let states = [&hidden_states, encoder_hidden_states];
+                block(at, config, (part, index == 0), states, &biases)
+            });
+        }
+        hidden_states = norm(at, "final_layer_norm", config, &hidden_states);
+        hidden_states = at.dropout("dropout", config.dropout, hidden_states);
+        hidden_states.and_drop((inputs_embeds, biases))
+    })
 }

@@ -1,10 +1,10 @@
 //! Layers whose tokens attend to those in the same window.
 
-use super::{CODE, Sizes, Swin};
+use super::{Sizes, Swin};
 use crate::huggingface::attention::{joined, sdpa};
 use crate::huggingface::prelude::*;
-use crate::huggingface::vision::DropPath;
-use crate::huggingface::vision::mlp::new_mlp;
+use crate::huggingface::vision::drop_path;
+use crate::huggingface::vision::mlp::mlp;
 use crate::tracing::AsksFor;
 use crate::tracing::functional::Attention as Settings;
 
@@ -12,77 +12,53 @@ use crate::tracing::functional::Attention as Settings;
 const APART: f64 = -100.0;
 
 /// `SwinRelativePositionBias`.
-fn new_position_bias(
-    tracer: &Tracer,
-    path: String,
-    heads: u64,
-    window: u64,
-) -> impl Fn() -> Tensor + use<> {
-    let place = CODE.place(path, "RelativePositionBias");
+fn relative_position_bias(at: &Frame, heads: u64, window: u64) -> Tensor {
     let distances = window.saturating_mul(2).saturating_sub(1);
     let table = [distances.saturating_mul(distances), heads];
     let window_area = window.saturating_mul(window);
     let index = [window_area.saturating_mul(window_area)];
-    let table = tracer.parameter(&place.path("relative_position_bias_table"), &table);
-    let index = tracer.buffer(&place.path("relative_position_index"), &index, DType::Int64);
-
-    move || {
-        table.tracer().in_module(&place, || {
-            let mut bias = (&table).index(&[Some(&index)]);
-            let area = window_area.into();
-            bias = (&bias).view(&[area, area, Size::REST]);
-            (&bias).permute(&[2, 0, 1]).contiguous().unsqueeze(0)
-        })
-    }
+    let table = at.parameter("relative_position_bias_table", &table);
+    let index = at.buffer("relative_position_index", &index, DType::Int64);
+    let mut bias = (&table).index(&[Some(&index)]);
+    let area = window_area.into();
+    bias = (&bias).view(&[area, area, Size::REST]);
+    (&bias).permute(&[2, 0, 1]).contiguous().unsqueeze(0)
 }
 
 /// `SwinAttention`.
-fn new_attention(
-    tracer: &Tracer,
-    path: String,
+fn attention(
+    at: &Frame,
     config: &Swin,
     sizes: &Sizes,
-) -> impl Fn(&Tensor, Option<&Tensor>) -> Tensor + use<> {
-    let place = CODE.place(path, "Attention");
-    let linear =
-        |name: &str, bias| Linear::new(tracer, place.path(name), [sizes.width, sizes.width], bias);
-    let q_proj = linear("q_proj", config.qkv_bias);
-    let k_proj = linear("k_proj", config.qkv_bias);
-    let v_proj = linear("v_proj", config.qkv_bias);
-    let o_proj = linear("o_proj", true);
-    let relative_position_bias = new_position_bias(
-        tracer,
-        place.path("relative_position_bias"),
-        sizes.heads,
-        config.window,
-    );
+    x: &Tensor,
+    mask: Option<&Tensor>,
+) -> Tensor {
+    at.made(&["q_proj", "k_proj", "v_proj", "o_proj"]);
+    let square = [sizes.width, sizes.width];
     let head_dim = sizes.width / sizes.heads;
-    let dropout = config.attention_dropout;
-
-    move |x: &Tensor, mask: Option<&Tensor>| {
-        x.tracer().in_module(&place, || {
-            let (windows, tokens) = (x.size(0), x.size(1));
-            let heads = [windows.into(), tokens.into(), Size::REST, head_dim.into()];
-            let query = q_proj.forward(x).view(&heads).transpose(1, 2);
-            let key = k_proj.forward(x).view(&heads).transpose(1, 2);
-            let value = v_proj.forward(x).view(&heads).transpose(1, 2);
-            let bias = relative_position_bias();
-            let mask = mask.map(|mask| for_all_samples(mask, windows, tokens));
-            let combined_mask = match &mask {
-                Some(mask) => (&bias).add(mask),
-                None => bias.clone(),
-            };
-            let settings = Settings {
-                mask: Some(&combined_mask),
-                dropout,
-                scale: Some((head_dim as f64).powf(-0.5)),
-                ..Settings::default()
-            };
-            let mut output = joined(sdpa(&query, &key, &value, settings));
-            output = o_proj.forward(&output);
-            output.and_drop((mask, query, key, value, bias, combined_mask))
-        })
-    }
+    let (windows, tokens) = (x.size(0), x.size(1));
+    let heads = [windows.into(), tokens.into(), Size::REST, head_dim.into()];
+    let [query, key, value] = ["q_proj", "k_proj", "v_proj"].map(|name| {
+        let states = at.linear(name, square, config.qkv_bias, x);
+        states.view(&heads).transpose(1, 2)
+    });
+    let bias = at.call("relative_position_bias", "RelativePositionBias", |at| {
+        relative_position_bias(at, sizes.heads, config.window)
+    });
+    let mask = mask.map(|mask| for_all_samples(mask, windows, tokens));
+    let combined_mask = match &mask {
+        Some(mask) => (&bias).add(mask),
+        None => bias.clone(),
+    };
+    let settings = Settings {
+        mask: Some(&combined_mask),
+        dropout: config.attention_dropout,
+        scale: Some((head_dim as f64).powf(-0.5)),
+        ..Settings::default()
+    };
+    let mut output = joined(sdpa(&query, &key, &value, settings));
+    output = at.linear("o_proj", square, true, output);
+    output.and_drop((mask, query, key, value, bias, combined_mask))
 }
 
 /// The mask of an image's windows, once for each image.
@@ -96,85 +72,67 @@ fn for_all_samples(mask: &Tensor, windows: Extent, tokens: Extent) -> Tensor {
 }
 
 /// `SwinLayer`.
-pub(super) fn new_layer(
-    tracer: &Tracer,
-    path: String,
+pub(super) fn layer(
+    at: &Frame,
     config: &Swin,
     sizes: &Sizes,
-    drop_path: f64,
-    shift: u64,
-) -> impl Fn(&Tensor, [u64; 2]) -> Tensor + use<> {
-    let place = CODE.place(path, "Layer");
-    let norm = |name| LayerNorm::new(tracer, place.path(name), sizes.width, config.eps);
-    let mlp = CODE.place(place.path("mlp"), "MLP");
+    (rate, shift): (f64, u64),
+    x: &Tensor,
+    [height, width]: [u64; 2],
+) -> Tensor {
+    at.made(&["attention"]);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "`int()` truncates, and what does not fit is too large for any device"
     )]
     let inner = (config.mlp_ratio * sizes.width as f64) as u64;
-    let attention = new_attention(tracer, place.path("attention"), config, sizes);
-    let layernorm_before = norm("layernorm_before");
-    let layernorm_after = norm("layernorm_after");
-    let mlp = new_mlp(tracer, mlp, [sizes.width, inner], &config.activation);
-    let dropout = Dropout::new(place.path("dropout"), config.dropout);
-    let drop_path = DropPath::new(CODE.place(place.path("drop_path"), "DropPath"), drop_path);
-    let window = config.window;
-
-    move |x: &Tensor, [height, width]: [u64; 2]| {
-        let tracer = x.tracer();
-        tracer.in_module(&place, || {
-            // `set_shift_and_window_size`
-            let shortest = height.min(width);
-            let (window, shift) = if shortest <= window {
-                (shortest, 0)
-            } else {
-                (window, shift)
-            };
-            let (batch, channels) = (x.size(0), x.length(2));
-            let mut hidden_states = layernorm_before.forward(x);
-            hidden_states = (&hidden_states).view(&[
-                batch.into(),
-                height.into(),
-                width.into(),
-                channels.into(),
-            ]);
-            let [below, right] = [height, width]
-                .map(|length| (window - length % window) % window)
-                .map(u64::cast_signed);
-            hidden_states = (&hidden_states).pad(&[0, 0, 0, right, 0, below], None);
-            let padded = [hidden_states.length(1), hidden_states.length(2)];
-            let area = window.saturating_mul(window);
-            let mut windows = partition(shifted(&hidden_states, shift, -1), window);
-            windows = (&windows).view(&[Size::REST, area.into(), channels.into()]);
-            let dtype = hidden_states.dtype();
-            let mask = (shift > 0).then(|| attention_mask(&tracer, padded, window, shift, dtype));
-            let mut attention_output = attention(&windows, mask.as_ref());
-            attention_output = dropout.forward(&attention_output);
-            let mut attention_windows = (&attention_output).view(&[
-                Size::REST,
-                window.into(),
-                window.into(),
-                channels.into(),
-            ]);
-            attention_windows = shifted(&reversed(&attention_windows, window, padded), shift, 1);
-            if right > 0 || below > 0 {
-                attention_windows = (&attention_windows)
-                    .slice(1, 0, height.cast_signed())
-                    .slice(2, 0, width.cast_signed())
-                    .contiguous();
-            }
-            let tokens = height.saturating_mul(width);
-            attention_windows =
-                (&attention_windows).view(&[batch.into(), tokens.into(), channels.into()]);
-            hidden_states = x.add(drop_path.forward(&attention_windows));
-            let residual = hidden_states.clone();
-            hidden_states = layernorm_after.forward(&hidden_states);
-            hidden_states = mlp.forward(&hidden_states);
-            hidden_states = dropout.forward(&hidden_states).add(&residual);
-            hidden_states.and_drop((windows, mask, attention_output, attention_windows, residual))
-        })
+    let norm = |name, x: &Tensor| at.layer_norm(name, sizes.width, config.eps, x);
+    let dropout = |x: &Tensor| at.dropout("dropout", config.dropout, x);
+    // `set_shift_and_window_size`
+    let shortest = height.min(width);
+    let (window, shift) = if shortest <= config.window {
+        (shortest, 0)
+    } else {
+        (config.window, shift)
+    };
+    let (batch, channels): (Size, Size) = (x.size(0).into(), x.length(2).into());
+    let mut hidden_states = norm("layernorm_before", x);
+    hidden_states = (&hidden_states).view(&[batch, height.into(), width.into(), channels]);
+    let [below, right] = [height, width]
+        .map(|length| (window - length % window) % window)
+        .map(u64::cast_signed);
+    hidden_states = (&hidden_states).pad(&[0, 0, 0, right, 0, below], None);
+    let padded = [hidden_states.length(1), hidden_states.length(2)];
+    let area = window.saturating_mul(window);
+    let mut windows = partition(shifted(&hidden_states, shift, -1), window);
+    windows = (&windows).view(&[Size::REST, area.into(), channels]);
+    let dtype = hidden_states.dtype();
+    let mask = (shift > 0).then(|| attention_mask(at.tracer(), padded, window, shift, dtype));
+    let mut attention_output = at.call("attention", "Attention", |at| {
+        attention(at, config, sizes, &windows, mask.as_ref())
+    });
+    attention_output = dropout(&attention_output);
+    let side = Size::from(window);
+    let mut attention_windows = (&attention_output).view(&[Size::REST, side, side, channels]);
+    attention_windows = shifted(&reversed(&attention_windows, window, padded), shift, 1);
+    if right > 0 || below > 0 {
+        attention_windows = (&attention_windows)
+            .slice(1, 0, height.cast_signed())
+            .slice(2, 0, width.cast_signed())
+            .contiguous();
     }
+    let tokens = height.saturating_mul(width);
+    attention_windows = (&attention_windows).view(&[batch, tokens.into(), channels]);
+    hidden_states = x.add(drop_path(at, rate, &attention_windows));
+    let residual = hidden_states.clone();
+    hidden_states = norm("layernorm_after", &hidden_states);
+    let wide = [sizes.width, inner];
+    hidden_states = at.call("mlp", "MLP", |at| {
+        mlp(at, wide, &config.activation, &hidden_states)
+    });
+    hidden_states = dropout(&hidden_states).add(&residual);
+    hidden_states.and_drop((windows, mask, attention_output, attention_windows, residual))
 }
 
 /// `cyclic_shift`
@@ -202,18 +160,20 @@ fn reversed(windows: &Tensor, window: u64, [height, width]: [u64; 2]) -> Tensor 
     let channels: Size = windows.size(3).into();
     let side: Size = window.into();
     let (rows, columns) = (height / window, width / window);
-    windows
-        .view(&[
-            Size::REST,
-            rows.into(),
-            columns.into(),
-            side,
-            side,
-            channels,
-        ])
-        .transpose(2, 3)
-        .contiguous()
-        .view(&[Size::REST, height.into(), width.into(), channels])
+    let apart = [
+        Size::REST,
+        rows.into(),
+        columns.into(),
+        side,
+        side,
+        channels,
+    ];
+    windows.view(&apart).transpose(2, 3).contiguous().view(&[
+        Size::REST,
+        height.into(),
+        width.into(),
+        channels,
+    ])
 }
 
 /// `get_attn_mask`: tokens that only the shift has put into the same window do not attend to each other.

@@ -3,11 +3,10 @@
 mod layer;
 mod stage;
 
-use stage::new_stage;
+use stage::stage;
 
 use super::Images;
 use crate::huggingface::prelude::*;
-use crate::tracing::Conv;
 
 const CODE: Code = Code::new("swin.modeling_swin", "Swin");
 
@@ -117,113 +116,64 @@ impl Swin {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Swin::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
-    let tracer = task.tracer(CODE.module);
-    let model = new_model(&tracer, &config);
+    let at = task.frame(CODE, "swin");
     let head = (labels, config.last_width());
     let images = config.images;
-    images.classify(task, tracer, head, |pixel_values| {
-        let outputs = model.forward(pixel_values);
+    images.classify(task, at.tracer().clone(), head, |pixel_values| {
+        let outputs = model(&at, &config, pixel_values);
         let [_, pooled_output] = &outputs;
         (pooled_output.clone(), outputs)
     })
 }
 
-/// `SwinEmbeddings`.
-struct Embeddings {
-    place: ModulePath,
-    patches: ModulePath,
-    projection: Conv,
-    patch: [u64; 2],
-    positions: Option<Tensor>,
-    norm: LayerNorm,
-    dropout: Dropout,
+/// `SwinEmbeddings`: the patches, and how many there are in height and width.
+fn embeddings(at: &Frame, config: &Swin, pixel_values: &Tensor) -> (Tensor, [u64; 2]) {
+    let (mut embeddings, dimensions) = at.call("patch_embeddings", "PatchEmbeddings", |at| {
+        let channels = [config.images.channels, config.width];
+        let projection = at.conv("projection", channels, &config.patch, true);
+        let pixel_values = padded(config.patch, pixel_values);
+        let mut embeddings = projection.strides(&config.patch).forward(&pixel_values);
+        let dimensions = [embeddings.length(2), embeddings.length(3)];
+        embeddings = (&embeddings).flatten(2, -1).transpose(1, 2);
+        (embeddings.and_drop(pixel_values), dimensions)
+    });
+    embeddings = at.layer_norm("norm", config.width, INNER_EPS, embeddings);
+    if config.has_positions {
+        let shape = [1, config.patches, config.width];
+        embeddings = (&embeddings).add(at.parameter("position_embeddings", &shape));
+    }
+    embeddings = at.dropout("dropout", config.dropout, embeddings);
+    (embeddings, dimensions)
 }
 
-impl Embeddings {
-    fn new(tracer: &Tracer, path: String, config: &Swin) -> Embeddings {
-        let place = CODE.place(path, "Embeddings");
-        let position_embeddings = config.has_positions.then(|| {
-            let shape = [1, config.patches, config.width];
-            tracer.parameter(&place.path("position_embeddings"), &shape)
-        });
-        let patches = CODE.place(place.path("patch_embeddings"), "PatchEmbeddings");
-        let sizes = [config.images.channels, config.width];
-        let projection = patches.path("projection");
-        Embeddings {
-            positions: position_embeddings,
-            projection: Conv::new(tracer, projection, sizes, &config.patch, 1, true)
-                .strides(&config.patch),
-            patch: config.patch,
-            patches,
-            norm: LayerNorm::new(tracer, place.path("norm"), config.width, INNER_EPS),
-            dropout: Dropout::new(place.path("dropout"), config.dropout),
-            place,
-        }
+/// `maybe_pad`
+fn padded([patch_height, patch_width]: [u64; 2], pixel_values: &Tensor) -> Tensor {
+    let mut pixel_values = pixel_values.clone();
+    let [height, width] = [pixel_values.length(2), pixel_values.length(3)];
+    let missing = |length: u64, patch: u64| (patch - length % patch).cast_signed();
+    if !width.is_multiple_of(patch_width) {
+        pixel_values = (&pixel_values).pad(&[0, missing(width, patch_width)], None);
     }
-
-    /// The patches, and how many there are in height and width.
-    fn forward(&self, pixel_values: &Tensor) -> (Tensor, [u64; 2]) {
-        let tracer = pixel_values.tracer();
-        tracer.in_module(&self.place, || {
-            let (mut embeddings, dimensions) = tracer.in_module(&self.patches, || {
-                let pixel_values = self.padded(pixel_values);
-                let mut embeddings = self.projection.forward(&pixel_values);
-                let dimensions = [embeddings.length(2), embeddings.length(3)];
-                embeddings = (&embeddings).flatten(2, -1).transpose(1, 2);
-                (embeddings.and_drop(pixel_values), dimensions)
-            });
-            embeddings = self.norm.forward(&embeddings);
-            if let Some(positions) = &self.positions {
-                embeddings = (&embeddings).add(positions);
-            }
-            embeddings = self.dropout.forward(&embeddings);
-            (embeddings, dimensions)
-        })
+    if !height.is_multiple_of(patch_height) {
+        let pad = [0, 0, 0, missing(height, patch_height)];
+        pixel_values = (&pixel_values).pad(&pad, None);
     }
-
-    /// `maybe_pad`
-    fn padded(&self, pixel_values: &Tensor) -> Tensor {
-        let mut pixel_values = pixel_values.clone();
-        let [height, width] = [pixel_values.length(2), pixel_values.length(3)];
-        let [patch_height, patch_width] = self.patch;
-        let missing = |length: u64, patch: u64| (patch - length % patch).cast_signed();
-        if !width.is_multiple_of(patch_width) {
-            pixel_values = (&pixel_values).pad(&[0, missing(width, patch_width)], None);
-        }
-        if !height.is_multiple_of(patch_height) {
-            let pad = [0, 0, 0, missing(height, patch_height)];
-            pixel_values = (&pixel_values).pad(&pad, None);
-        }
-        pixel_values
-    }
+    pixel_values
 }
 
 /// `SwinModel` with its `SwinEncoder`.
-fn new_model(tracer: &Tracer, config: &Swin) -> FnModule<[Tensor; 2]> {
-    let place = CODE.place("swin", "Model");
-    let encoder = CODE.place(place.path("encoder"), "Encoder");
-    let embeddings = Embeddings::new(tracer, place.path("embeddings"), config);
-    let stages: Vec<_> = (0..config.stages.len())
-        .map(|index| {
-            let path = encoder.path(&format!("layers.{index}"));
-            new_stage(tracer, path, config, index)
-        })
-        .collect();
-    let norm = place.path("layernorm");
-    let layernorm = LayerNorm::new(tracer, norm, config.last_width(), config.eps);
-    let pooler = ModulePath::new(
-        place.path("pooler"),
-        "torch.nn.modules.pooling.AdaptiveAvgPool1d",
-    );
-    FnModule::new(place, move |pixel_values| {
-        let tracer = pixel_values.tracer();
-        let (embedding_output, dimensions) = embeddings.forward(pixel_values);
-        let encoder_outputs = tracer.in_module(&encoder, || {
+fn model(at: &Frame, config: &Swin, pixel_values: &Tensor) -> [Tensor; 2] {
+    at.call("swin", "Model", |at| {
+        let (embedding_output, mut dimensions) = at.call("embeddings", "Embeddings", |at| {
+            embeddings(at, config, pixel_values)
+        });
+        let encoder_outputs = at.call("encoder", "Encoder", |at| {
             let mut hidden_states = embedding_output.clone();
-            let mut dimensions = dimensions;
             let mut reshaped = None;
-            for stage in &stages {
-                let (made, other, after) = stage(&hidden_states, dimensions);
+            for index in 0..config.stages.len() {
+                let (made, other, after) = at.call(&format!("layers.{index}"), "Stage", |at| {
+                    stage(at, config, index, &hidden_states, dimensions)
+                });
                 hidden_states = made;
                 reshaped = Some(other);
                 dimensions = after;
@@ -231,9 +181,15 @@ fn new_model(tracer: &Tracer, config: &Swin) -> FnModule<[Tensor; 2]> {
             drop(reshaped);
             hidden_states
         });
-        let sequence_output = layernorm.forward(&encoder_outputs);
+        let sequence_output = at.layer_norm(
+            "layernorm",
+            config.last_width(),
+            config.eps,
+            &encoder_outputs,
+        );
         let turned = (&sequence_output).transpose(1, 2);
-        let mut pooled_output = tracer.in_module(&pooler, || (&turned).adaptive_average_1d(1));
+        let pooler = "torch.nn.modules.pooling.AdaptiveAvgPool1d";
+        let mut pooled_output = at.call_of("pooler", pooler, |_| (&turned).adaptive_average_1d(1));
         drop(turned);
         pooled_output = (&pooled_output).flatten(1, -1);
         drop((embedding_output, encoder_outputs));

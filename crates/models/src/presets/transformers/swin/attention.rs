@@ -3,133 +3,88 @@
 use super::{HEAD, Version, pad};
 use crate::presets::prelude::*;
 use crate::shape::{DType, Extent};
-use crate::tracing::{Scalar, Tensors as _, functional};
+use crate::tracing::{Linear, Scalar, Tensors as _, functional};
 
-/// `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`.
-pub(super) struct ShiftedWindowAttention {
-    place: ModulePath,
+/// `ShiftedWindowAttention` and `ShiftedWindowAttentionV2`, as they are called.
+struct Attention<'a> {
+    at: &'a Frame,
+    version: Version,
     window: u64,
     is_shifted: bool,
     heads: u64,
-    qkv: Linear,
-    proj: Linear,
-    bias: Bias,
-    relative_position_index: Tensor,
+    dim: u64,
 }
 
-/// Where the bias of relative positions comes from.
-enum Bias {
-    Table(Tensor),
-    Continuous {
-        logit_scale: Tensor,
-        cpb_mlp: Sequential,
-        relative_coords_table: Tensor,
-    },
+/// Calls the attention of so many channels; its windows are shifted where the second number is 1.
+pub(super) fn call(at: &Frame, version: Version, [dim, shifted]: [u64; 2], x: &Tensor) -> Tensor {
+    let class = match version {
+        Version::First => "ShiftedWindowAttention",
+        Version::Second => "ShiftedWindowAttentionV2",
+    };
+    at.call("attn", class, |at| {
+        at.made(&["qkv", "proj"]);
+        let attention = Attention {
+            at,
+            version,
+            window: version.window(),
+            is_shifted: shifted == 1,
+            heads: dim / HEAD,
+            dim,
+        };
+        let relative_position_bias = attention.relative_position_bias();
+        attention.shifted_window_attention(x, &relative_position_bias)
+    })
 }
 
-impl ShiftedWindowAttention {
-    pub(super) fn new(
-        tracer: &Tracer,
-        path: String,
-        version: Version,
-        dim: u64,
-        is_shifted: bool,
-    ) -> ShiftedWindowAttention {
-        let class = match version {
-            Version::First => "torchvision.models.swin_transformer.ShiftedWindowAttention",
-            Version::Second => "torchvision.models.swin_transformer.ShiftedWindowAttentionV2",
-        };
-        let place = ModulePath::new(path, class);
-        let window = version.window();
-        let heads = dim / HEAD;
-        let reach = 2 * window - 1;
-        let own = match version {
-            Version::First => tracer.parameter(
-                &place.path("relative_position_bias_table"),
-                &[reach * reach, heads],
-            ),
-            Version::Second => tracer.parameter(&place.path("logit_scale"), &[heads, 1, 1]),
-        };
-        let qkv = Linear::new(tracer, place.path("qkv"), [dim, 3 * dim], true);
-        let proj = Linear::new(tracer, place.path("proj"), [dim, dim], true);
-        let bias = match version {
-            Version::First => Bias::Table(own),
-            Version::Second => {
-                let table = place.path("relative_coords_table");
-                let sizes = [1, reach, reach, 2];
-                let mut cpb_mlp = Sequential::new(place.path("cpb_mlp"));
-                cpb_mlp.push(Linear::new(tracer, cpb_mlp.next(), [2, 512], true));
-                cpb_mlp.push(relu(cpb_mlp.next()));
-                cpb_mlp.push(Linear::new(tracer, cpb_mlp.next(), [512, heads], false));
-                Bias::Continuous {
-                    logit_scale: own,
-                    cpb_mlp,
-                    relative_coords_table: tracer.buffer(&table, &sizes, DType::Float32),
-                }
-            }
-        };
-        let index = place.path("relative_position_index");
-        ShiftedWindowAttention {
-            window,
-            is_shifted,
-            heads,
-            qkv,
-            proj,
-            bias,
-            relative_position_index: tracer.buffer(&index, &[window.pow(4)], DType::Int64),
-            place,
-        }
-    }
-
+impl Attention<'_> {
     /// `_get_relative_position_bias`.
     fn gather(&self, table: &Tensor) -> Tensor {
+        let index = [self.window.pow(4)];
+        let index = self
+            .at
+            .buffer("relative_position_index", &index, DType::Int64);
         let positions = Size::from(self.window * self.window);
-        let mut bias = table.index(&[Some(&self.relative_position_index)]);
+        let mut bias = table.index(&[Some(&index)]);
         bias = (&bias).view(&[positions, positions, Size::REST]);
         (&bias).permute(&[2, 0, 1]).contiguous().unsqueeze(0)
     }
 
     /// `get_relative_position_bias`.
     fn relative_position_bias(&self) -> Tensor {
-        match &self.bias {
-            Bias::Table(table) => self.gather(table),
-            Bias::Continuous {
-                cpb_mlp,
-                relative_coords_table,
-                ..
-            } => {
-                let table = cpb_mlp.forward(relative_coords_table);
-                let table = table.view(&[Size::REST, self.heads.into()]);
-                let mut bias = self.gather(&table);
-                drop(table);
-                bias = (&bias).sigmoid().mul_number(16);
-                bias
-            }
+        let reach = 2 * self.window - 1;
+        if self.version == Version::First {
+            let sizes = [reach * reach, self.heads];
+            return self.gather(&self.at.parameter("relative_position_bias_table", &sizes));
         }
+        let sizes = [1, reach, reach, 2];
+        let table = self
+            .at
+            .buffer("relative_coords_table", &sizes, DType::Float32);
+        let table = sequential(self.at, "cpb_mlp", &table, |cpb_mlp| {
+            cpb_mlp.linear([2, 512]);
+            cpb_mlp.then(relu);
+            cpb_mlp.then(|at, name, x| at.linear(name, [512, self.heads], false, x));
+        });
+        let table = table.view(&[Size::REST, self.heads.into()]);
+        let mut bias = self.gather(&table);
+        drop(table);
+        bias = (&bias).sigmoid().mul_number(16);
+        bias
     }
 
     /// The bias of the projection to queries, keys and values: keys have none in the second version, and its gradient is
     /// kept from there by a copy.
-    fn qkv_bias(&self) -> Option<Tensor> {
-        let bias = self.qkv.bias.as_ref()?;
-        let Bias::Continuous { .. } = &self.bias else {
+    fn qkv_bias(&self, bias: Option<&Tensor>) -> Option<Tensor> {
+        let bias = bias?;
+        if self.version == Version::First {
             return Some(bias.clone());
-        };
+        }
         let bias = bias.copied();
         let length = (bias.length(0) / 3).cast_signed();
         let keys = (&bias).slice(0, length, 2 * length);
         keys.change_in_place("aten.zero_.default", &[]);
         drop(keys);
         Some(bias)
-    }
-}
-
-impl Module for ShiftedWindowAttention {
-    fn forward(&self, x: &Tensor) -> Tensor {
-        x.tracer().in_module(&self.place, || {
-            let relative_position_bias = self.relative_position_bias();
-            self.shifted_window_attention(x, &relative_position_bias)
-        })
     }
 }
 
@@ -144,7 +99,7 @@ struct Windows {
     shift: [u64; 2],
 }
 
-impl ShiftedWindowAttention {
+impl Attention<'_> {
     fn windows(&self, input: &Tensor) -> Windows {
         let size = [input.length(1), input.length(2)];
         let counts = size.map(|length| length.div_ceil(self.window));
@@ -196,8 +151,17 @@ impl ShiftedWindowAttention {
         let flat = [Size::REST, positions.into(), width.into()];
         x = (&x).permute(&[0, 1, 3, 2, 4, 5]).reshape(&flat);
 
-        let qkv_bias = self.qkv_bias();
-        let mut qkv = functional::linear(&x, &self.qkv.weight, qkv_bias.as_ref());
+        let linear = |name: &str, outputs| {
+            Linear::new(
+                self.at.tracer(),
+                self.at.path(name),
+                [self.dim, outputs],
+                true,
+            )
+        };
+        let (of_qkv, proj) = (linear("qkv", 3 * self.dim), linear("proj", self.dim));
+        let qkv_bias = self.qkv_bias(of_qkv.bias.as_ref());
+        let mut qkv = functional::linear(&x, &of_qkv.weight, qkv_bias.as_ref());
         let head = width / self.heads;
         let by_head = [
             Size::REST,
@@ -212,10 +176,11 @@ impl ShiftedWindowAttention {
         let v = (&qkv).select(0, 2);
         let mut scale = None;
         let mut attn;
-        if let Bias::Continuous { logit_scale, .. } = &self.bias {
+        if self.version == Version::Second {
+            let logit_scale = self.at.parameter("logit_scale", &[self.heads, 1, 1]);
             attn = normalize(&q).matmul(normalize(&k).transpose(-2, -1));
             let most = Some(Scalar::Float(100_f64.ln()));
-            let logit_scale = logit_scale.clamp(None, most).exp();
+            let logit_scale = (&logit_scale).clamp(None, most).exp();
             attn = (&attn).mul(&logit_scale);
             scale = Some(logit_scale);
         } else {
@@ -240,7 +205,7 @@ impl ShiftedWindowAttention {
         attn = (&attn).softmax(-1, None);
         attn = functional::dropout(&attn, 0.0);
         x = (&attn).matmul(&v).transpose(1, 2).reshape(&flat);
-        x = functional::linear(&x, &self.proj.weight, self.proj.bias.as_ref());
+        x = functional::linear(&x, &proj.weight, proj.bias.as_ref());
         x = functional::dropout(&x, 0.0);
 
         x = (&x).view(&[

@@ -5,7 +5,6 @@ mod attention;
 use crate::presets::layers::{flatten, permute};
 use crate::presets::prelude::*;
 use crate::tracing::Tensors;
-use attention::ShiftedWindowAttention;
 
 /// torchvision's Swin transformers.
 #[rustfmt::skip] // A row a line.
@@ -45,106 +44,99 @@ fn build(
     version: Version,
     width: u64,
     third: u32,
-    stochastic_depth: f64,
+    depth: f64,
 ) -> Result<Graph, GraphError> {
     let class = "torchvision.models.swin_transformer.SwinTransformer";
-    classifier(sizes, class, |tracer| {
-        let mut features = Sequential::new("features".into());
-        let mut stem = Sequential::new(features.next());
-        let channels = [sizes.channels, width];
-        stem.push(Conv::new(tracer, stem.next(), channels, &[4, 4], 1, true).stride(4));
-        stem.push(permute(stem.next(), [0, 2, 3, 1]));
-        stem.push(LayerNorm::new(tracer, stem.next(), width, EPS));
-        features.push(stem);
-        let depths = [2, 2, third, 2];
-        let total: u32 = depths.iter().sum();
-        let mut made = 0;
+    classifier(sizes, class, |at, x| {
         let mut dim = width;
-        for (index, depth) in depths.into_iter().enumerate() {
-            let mut stage = Sequential::new(features.next());
-            for layer in 0..depth {
-                let p = stochastic_depth * f64::from(made) / f64::from(total - 1);
-                let is_shifted = layer % 2 == 1;
-                stage.push(new_block(tracer, stage.next(), version, dim, is_shifted, p));
-                made += 1;
+        let mut x = sequential(at, "features", x, |features| {
+            features.then(|at, name, x| {
+                sequential(at, name, x, |stem| {
+                    stem.then(|at, name, x| {
+                        let conv = at.conv(name, [sizes.channels, width], &[4, 4], true);
+                        conv.stride(4).forward(x)
+                    });
+                    stem.then(|at, name, x| permute(at, name, [0, 2, 3, 1], x));
+                    stem.then(|at, name, x| at.layer_norm(name, width, EPS, x));
+                })
+            });
+            let depths = [2, 2, third, 2];
+            let total: u32 = depths.iter().sum();
+            let mut made = 0;
+            for (index, blocks) in depths.into_iter().enumerate() {
+                features.then(|at, name, x| {
+                    sequential(at, name, x, |stage| {
+                        for layer in 0..blocks {
+                            let p = depth * f64::from(made) / f64::from(total - 1);
+                            let shape = (dim, layer % 2 == 1, p);
+                            stage.then(|at, name, x| block(at, name, version, shape, x));
+                            made += 1;
+                        }
+                    })
+                });
+                if index + 1 < depths.len() {
+                    features.then(|at, name, x| patch_merging(at, name, version, dim, x));
+                    dim *= 2;
+                }
             }
-            features.push(stage);
-            if index + 1 < depths.len() {
-                features.push(new_patch_merging(tracer, features.next(), version, dim));
-                dim *= 2;
-            }
-        }
-
-        let norm = LayerNorm::new(tracer, "norm".into(), dim, EPS);
-        let permute = permute("permute".into(), [0, 3, 1, 2]);
-        let avgpool = adaptive_pool("avgpool".into(), 1);
-        let flatten = flatten("flatten".into());
-        let head = Linear::new(tracer, "head", [dim, sizes.classes], true);
-        move |x: &Tensor| {
-            let x = chain(&[&features, &norm, &permute, &avgpool, &flatten], x);
-            head.forward(&x)
-        }
+        });
+        x = at.layer_norm("norm", dim, EPS, x);
+        x = permute(at, "permute", [0, 3, 1, 2], &x);
+        x = adaptive_pool(at, "avgpool", 1, &x);
+        x = flatten(at, "flatten", &x);
+        at.linear("head", [dim, sizes.classes], true, &x)
     })
 }
 
-/// `SwinTransformerBlock` and `SwinTransformerBlockV2`.
-fn new_block(
-    tracer: &Tracer,
-    path: String,
+/// `SwinTransformerBlock` and `SwinTransformerBlockV2`, of so many channels, with windows that may be shifted, and how probably it is skipped.
+fn block(
+    at: &Frame,
+    name: &str,
     version: Version,
-    dim: u64,
-    is_shifted: bool,
-    p: f64,
-) -> FnModule {
+    (dim, is_shifted, p): (u64, bool, f64),
+    x: &Tensor,
+) -> Tensor {
     let class = match version {
-        Version::First => "torchvision.models.swin_transformer.SwinTransformerBlock",
-        Version::Second => "torchvision.models.swin_transformer.SwinTransformerBlockV2",
+        Version::First => "SwinTransformerBlock",
+        Version::Second => "SwinTransformerBlockV2",
     };
-    let place = ModulePath::new(path, class);
-    let norm = |name| LayerNorm::new(tracer, place.path(name), dim, EPS);
-    let mlp_class = "torchvision.ops.misc.MLP";
-    let norm1 = norm("norm1");
-    let attn = ShiftedWindowAttention::new(tracer, place.path("attn"), version, dim, is_shifted);
-    let stochastic_depth = StochasticDepth::new(place.path("stochastic_depth"), p);
-    let norm2 = norm("norm2");
-    let mlp = mlp(tracer, place.path("mlp"), mlp_class, [dim, 4 * dim]);
-    FnModule::new(place, move |x| match version {
-        Version::First => {
-            let x = x.add(stochastic_depth.on(attn.on(norm1.forward(x))));
-            let changed = stochastic_depth.on(mlp.on(norm2.forward(&x)));
-            (&x).add(changed)
-        }
-        Version::Second => {
-            let x = x.add(stochastic_depth.on(norm1.on(attn.forward(x))));
-            let changed = stochastic_depth.on(norm2.on(mlp.forward(&x)));
-            (&x).add(changed)
+    at.call(name, class, |at| {
+        let depth = |x: Tensor| stochastic_depth(at, "stochastic_depth", p, x);
+        let norm = |name: &str, x: Tensor| at.layer_norm(name, dim, EPS, x);
+        let of = ("mlp", "torchvision.ops.misc.MLP");
+        let attn = |x: &Tensor| attention::call(at, version, [dim, u64::from(is_shifted)], x);
+        let mlp = |x: &Tensor| mlp(at, of, [dim, 4 * dim], x);
+        match version {
+            Version::First => {
+                let normed = at.layer_norm("norm1", dim, EPS, x);
+                let x = x.add(depth(attn(&normed).and_drop(normed)));
+                let normed = at.layer_norm("norm2", dim, EPS, &x);
+                let changed = depth(mlp(&normed).and_drop(normed));
+                (&x).add(changed)
+            }
+            Version::Second => {
+                at.made(&["norm1", "attn", "norm2"]);
+                let x = x.add(depth(norm("norm1", attn(x))));
+                let changed = depth(norm("norm2", mlp(&x)));
+                (&x).add(changed)
+            }
         }
     })
 }
 
 /// `PatchMerging` and `PatchMergingV2`.
-fn new_patch_merging(tracer: &Tracer, path: String, version: Version, dim: u64) -> FnModule {
-    let (class, width) = match version {
-        Version::First => ("torchvision.models.swin_transformer.PatchMerging", 4 * dim),
-        Version::Second => (
-            "torchvision.models.swin_transformer.PatchMergingV2",
-            2 * dim,
-        ),
+fn patch_merging(at: &Frame, name: &str, version: Version, dim: u64, x: &Tensor) -> Tensor {
+    let class = match version {
+        Version::First => "PatchMerging",
+        Version::Second => "PatchMergingV2",
     };
-    let place = ModulePath::new(path, class);
-    let reduction = Linear::new(tracer, place.path("reduction"), [4 * dim, 2 * dim], false);
-    let norm = LayerNorm::new(tracer, place.path("norm"), width, EPS);
-    FnModule::new(place, move |x| {
-        let mut x = patch_merging_pad(x);
+    at.call(name, class, |at| {
+        at.made(&["reduction"]);
+        let reduced = |x: Tensor| at.linear("reduction", [4 * dim, 2 * dim], false, x);
+        let x = patch_merging_pad(x);
         match version {
-            Version::First => {
-                x = norm.forward(&x);
-                reduction.forward(&x)
-            }
-            Version::Second => {
-                x = reduction.forward(&x);
-                norm.forward(&x)
-            }
+            Version::First => reduced(at.layer_norm("norm", 4 * dim, EPS, x)),
+            Version::Second => at.layer_norm("norm", 2 * dim, EPS, reduced(x)),
         }
     })
 }

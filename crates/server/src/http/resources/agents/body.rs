@@ -74,13 +74,10 @@ fn read<T: Sent>(body: &[u8]) -> Result<T, Problem> {
 }
 
 fn malformed(what: &str) -> Problem {
-    Problem {
-        pointer: Some(String::new()),
-        ..Problem::new(
-            Code::BodyMalformed,
-            format!("the body is not valid JSON at {what}"),
-        )
-    }
+    Problem::of_body(
+        Code::BodyMalformed,
+        format!("the body is not valid JSON at {what}"),
+    )
 }
 
 /// A path as a JSON pointer.

@@ -73,8 +73,7 @@ impl Eager {
         summary: Summary,
     ) -> Output {
         let (input, target) = (&x[0], &x[1]);
-        let zeros = Tensor::new(self.empty_like(input, input.dtype));
-        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        let zeros = Tensor::new(self.zeros_like(input, input.dtype));
         let clamped = {
             let difference = self.with_number("aten.rsub.Scalar", input, "other", margin)?;
             self.with_number("aten.clamp_min_.default", &difference, "min", 0.0)?
@@ -167,8 +166,7 @@ impl Eager {
             self.apply("aten.sqrt_.default", &[&squares])?
         };
         let cosine = self.apply("aten.div.Tensor", &[&product, &lengths])?;
-        let zeros = Tensor::new(self.empty_like(&cosine, cosine.dtype));
-        self.launch(Kernel::Fill(0.0), &[], &[&zeros]);
+        let zeros = Tensor::new(self.zeros_like(&cosine, cosine.dtype));
         let near = self.with_number("aten.rsub.Scalar", &cosine, "other", 1.0)?;
         let far = {
             let shifted = self.with_number("aten.sub.Tensor", &cosine, "other", margin)?;

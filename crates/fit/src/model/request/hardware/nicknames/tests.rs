@@ -26,7 +26,7 @@ fn case_and_dashes_and_makers_are_forgiven() {
 
 #[test]
 fn every_card_answers_to_its_name_and_its_product() {
-    for card in CARDS {
+    for card in CARDS.iter() {
         assert_eq!(card_and_count(card.name).0, card.name);
         let by_product = Card::find(card_and_count(card.product).0).unwrap();
         assert_eq!(by_product.product, card.product);
@@ -118,7 +118,7 @@ fn common_spellings_of_workstation_cards_are_known() {
 
 #[test]
 fn what_nvidia_smi_prints_of_a_card_is_read() {
-    for card in CARDS {
+    for card in CARDS.iter() {
         let memory = card.total_memory.0.div_ceil(1 << 30) << 10;
         let line = format!("{}, {memory} MiB", card.product);
         let header = format!("name, memory.total [MiB]\n{line}\n");

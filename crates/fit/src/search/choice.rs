@@ -1,4 +1,90 @@
-//! How fast batches and variants are: which is the smallest that is fast, and which are not beaten in everything.
+//! Of batches that cost next to nothing to ask about the largest that meets a goal (Note [One tree for every limit]) and the smallest that is
+//! fast; of variants the better ones (Note [Ranking]).
+
+use std::cmp::Ordering;
+
+use super::state::MAX_BATCH;
+
+/// Where the rungs of each bisection lie within an octave, in thousandths of a power of two: fourth roots of two.
+const RUNGS: [u64; 4] = [1000, 1189, 1414, 1682];
+
+/// How many bisections find an edge: each costs about as many probes as the edge has binary digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bisections {
+    /// One, where a probe takes tenths of a second.
+    One,
+    /// Four, whose second largest counts: three, where the largest two of them agree.
+    Four,
+}
+
+/// Below so many samples a batch that does not meet the goal is passed over where the next one does: a sample is several percent there,
+/// and skipping single holes leaves the edge as monotone as it was.
+const HOLES_BELOW: u64 = 64;
+
+/// The largest batch of at most `ceiling` that `meets` a goal, and the next one does not; 0 where none was found.
+///
+/// Which batches are asked about depends on earlier answers and on the ceiling alone. So where whatever meets the goal under one
+/// limit meets it under a larger one too, a larger limit never ends at a smaller batch, holes or not.
+///
+/// # Errors
+///
+/// The first that `meets` returns.
+pub fn edge<E>(
+    ceiling: u64,
+    bisections: Bisections,
+    mut meets: impl FnMut(u64) -> Result<bool, E>,
+) -> Result<u64, E> {
+    let ceiling = ceiling.min(MAX_BATCH);
+    let mut meets =
+        |batch| Ok(meets(batch)? || (batch < HOLES_BELOW.min(ceiling) && meets(batch + 1)?));
+    if ceiling == 0 || meets(ceiling)? {
+        return Ok(ceiling);
+    }
+    let mut largest = bisection(RUNGS[0], ceiling, &mut meets)?;
+    if bisections == Bisections::One {
+        return Ok(largest);
+    }
+    let mut second = 0;
+    for (index, thousandths) in RUNGS.iter().enumerate().skip(1) {
+        let found = bisection(*thousandths, ceiling, &mut meets)?;
+        second = second.max(found.min(largest));
+        largest = largest.max(found);
+        // Whatever the last one finds, this is the second largest.
+        if index + 2 == RUNGS.len() && second == largest {
+            break;
+        }
+    }
+    Ok(second)
+}
+
+/// From the highest rung below the ceiling, which does not meet the goal, down to one that does; from there by halves.
+fn bisection<E>(
+    thousandths: u64,
+    ceiling: u64,
+    meets: &mut impl FnMut(u64) -> Result<bool, E>,
+) -> Result<u64, E> {
+    let (mut low, mut high) = (0, ceiling);
+    for octave in (0..=MAX_BATCH.ilog2()).rev() {
+        let rung = (thousandths << octave) / 1000;
+        if rung >= high {
+            continue;
+        }
+        if meets(rung)? {
+            low = rung;
+            break;
+        }
+        high = rung;
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if meets(middle)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(low)
+}
 
 /// The share of the best speed that is enough: beyond it, a larger batch costs memory and changes the training for little.
 pub const ENOUGH: f64 = 0.95;
@@ -143,6 +229,40 @@ pub fn unbeaten(variants: &[(u64, Option<f64>)]) -> Vec<Option<bool>> {
     variants.iter().map(is_unbeaten).collect()
 }
 
+/// What a variant is judged by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RankKey {
+    /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
+    pub group: usize,
+    /// Samples of its recommended micro-step, over all GPUs that train together; 0 when nothing fits.
+    pub at_once: u64,
+    /// How many samples its optimizer step lacks of the target; 0 without one.
+    pub shortfall: u64,
+    /// The share of the forward pass that it computes twice, from 0 to 1.
+    pub recomputes: f64,
+    /// Its measured speed, where it ran.
+    pub samples_per_second: Option<f64>,
+}
+
+/// The order of the variants, best first, as positions in `keys`. Ties keep their order, so that of the request.
+pub fn rank(keys: &[RankKey]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    crate::order::by(&mut order, |a, b| better_first(&keys[*a], &keys[*b]));
+    order
+}
+
+fn better_first(a: &RankKey, b: &RankKey) -> Ordering {
+    let fits = |standing: &RankKey| standing.at_once > 0;
+    let speed = |standing: &RankKey| standing.samples_per_second.unwrap_or(f64::NEG_INFINITY);
+    a.group
+        .cmp(&b.group)
+        .then(fits(b).cmp(&fits(a)))
+        .then(a.shortfall.cmp(&b.shortfall))
+        .then(speed(b).total_cmp(&speed(a)))
+        .then(a.recomputes.total_cmp(&b.recomputes))
+        .then(b.at_once.cmp(&a.at_once))
+}
+
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
@@ -259,5 +379,71 @@ mod tests {
             unbeaten(&variants),
             [Some(true), Some(true), Some(false), None, None, Some(true)]
         );
+    }
+
+    /// One that fits, without a target, and recomputes nothing.
+    fn plain(at_once: u64) -> RankKey {
+        RankKey {
+            group: 0,
+            at_once,
+            shortfall: 0,
+            recomputes: 0.0,
+            samples_per_second: None,
+        }
+    }
+
+    fn recomputing(recomputes: f64, at_once: u64) -> RankKey {
+        RankKey {
+            recomputes,
+            ..plain(at_once)
+        }
+    }
+
+    fn short(shortfall: u64, standing: RankKey) -> RankKey {
+        RankKey {
+            shortfall,
+            ..standing
+        }
+    }
+
+    fn fast(samples_per_second: f64, standing: RankKey) -> RankKey {
+        RankKey {
+            samples_per_second: Some(samples_per_second),
+            ..standing
+        }
+    }
+
+    fn in_group(group: usize, standing: RankKey) -> RankKey {
+        RankKey { group, ..standing }
+    }
+
+    #[test]
+    fn the_better_one_comes_first_whichever_was_asked_for_first() {
+        #[rustfmt::skip] // A row a line.
+        let table = [
+            ("what fits before what does not", plain(1), plain(0)),
+            ("the larger micro-batch", plain(64), plain(32)),
+            ("without recomputation, though it would gain", plain(20), recomputing(0.97, 64)),
+            ("less recomputation", recomputing(0.5, 30), recomputing(0.97, 64)),
+            ("the larger micro-batch among those that recompute as much", recomputing(0.97, 64), recomputing(0.97, 48)),
+            ("recomputation where nothing else fits", recomputing(0.97, 1), plain(0)),
+            ("recomputation where all else stops short of the target", recomputing(0.97, 8), short(24, plain(4))),
+            ("what comes closer to the target", short(1, plain(9)), short(2, plain(99))),
+            ("what was measured, before what was not", fast(1.0, plain(1)), plain(64)),
+            ("the measured speed, whatever is recomputed", fast(900.0, recomputing(0.97, 64)), fast(800.0, plain(16))),
+            ("the target before speed", fast(800.0, plain(16)), short(1, fast(900.0, plain(15)))),
+            ("the first group, even where nothing of it fits", in_group(0, plain(0)), in_group(1, fast(900.0, plain(64)))),
+        ];
+        for (why, better, worse) in table {
+            assert_eq!(rank(&[better, worse]), [0, 1], "{why}");
+            assert_eq!(rank(&[worse, better]), [1, 0], "{why}");
+        }
+    }
+
+    #[test]
+    fn equals_keep_the_order_of_the_request() {
+        let same = short(3, recomputing(0.5, 7));
+
+        assert_eq!(rank(&[same, plain(7), same, plain(7)]), [1, 3, 0, 2]);
     }
 }

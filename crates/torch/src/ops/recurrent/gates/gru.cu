@@ -1,0 +1,10 @@
+const I n = i[0], h = i[1], H = (I)hidden.size(1); const T before = (T)state(n, h);
+const T reset = sigmoid($reset$), update = sigmoid($update$);
+const T old = (T)recurrent(n, H * 2 + h)$of_recurrent$;
+const T candidate = tanh((T)input(n, H * 2 + h)$of_input$ + reset * old);
+hidden.set(candidate + update * (before - candidate), n, h);
+workspace.set(reset, n, h);
+workspace.set(update, n, H + h);
+workspace.set(candidate, n, H * 2 + h);
+workspace.set(before, n, H * 3 + h);
+workspace.set(old, n, H * 4 + h);
