@@ -427,8 +427,10 @@ fn common_cards() -> Vec<&'static Card> {
 
 /// The cards of a list such as `rtx4090,rtx3090`; none where one is named, in words or by what it has.
 fn listed_cards(on: Option<&str>) -> Result<Vec<&'static Card>, CliError> {
-    let list = on.filter(|on| on.contains(',') && nicknames::parse(on).is_err());
-    let parts: Vec<&str> = list.map_or_else(Vec::new, |list| list.split(',').collect());
+    let list = on.filter(|on| on.contains([',', '\n']) && nicknames::parse(on).is_err());
+    // Lines of nvidia-smi have a comma in each.
+    let apart = |list: &str| if list.contains('\n') { '\n' } else { ',' };
+    let parts = list.map_or_else(Vec::new, |list| list.trim().split(apart(list)).collect());
     let is_several = |part: &&str| nicknames::parse(part).is_ok_and(|on| on.count.is_some());
     if parts.iter().any(is_several) {
         return Ok(Vec::new());
@@ -469,5 +471,15 @@ mod tests {
             .collect();
 
         assert!(memory.is_sorted(), "{memory:?}");
+    }
+
+    #[test]
+    fn lines_of_nvidia_smi_are_cards_of_their_own() {
+        let lines = "NVIDIA GeForce RTX 4090, 24564 MiB\nTesla T4, 15360 MiB\n";
+        let cards = listed_cards(Some(lines)).unwrap();
+        assert_eq!(
+            cards.iter().map(|card| card.name).collect::<Vec<_>>(),
+            ["rtx4090", "t4"]
+        );
     }
 }
