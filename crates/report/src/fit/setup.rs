@@ -7,8 +7,8 @@ use batchfit_card::device::sim::UNMEASURED;
 use batchfit_fit::model::members::{Kind, TRAINING};
 use batchfit_fit::model::{Checkpointing, Mode, Variant, assumed_tokens_of, preset};
 use batchfit_fit::{FitResult, LimitKind, MARGIN, VariantResult};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Number, Value, json};
 
 /// A request as it is stored and shown, as far as reports name what it says.
@@ -37,6 +37,7 @@ pub(crate) struct ShownModel {
     pub(crate) param_dtype: Option<String>,
     pub(crate) loss_chunks: Option<Number>,
     pub(crate) frozen: Option<Vec<String>>,
+    #[serde(deserialize_with = "adapter")]
     pub(crate) lora: Option<Map<String, Value>>,
     num_classes: Option<Number>,
     in_channels: Option<Number>,
@@ -45,6 +46,15 @@ pub(crate) struct ShownModel {
     /// Whether the length is a default.
     #[serde(skip)]
     has_assumed_length: bool,
+}
+
+/// An adapter, which may be given by its rank alone.
+fn adapter<'de, D: Deserializer<'de>>(given: D) -> Result<Option<Map<String, Value>>, D::Error> {
+    Ok(match Value::deserialize(given)? {
+        Value::Object(lora) => Some(lora),
+        rank @ Value::Number(_) => Some([("r".to_owned(), rank)].into_iter().collect()),
+        _ => None,
+    })
 }
 
 /// Whether it says how is trained.
@@ -403,5 +413,10 @@ mod tests {
         assert_eq!(request.world_size(), 2);
         assert_eq!(request.model.size("seq_len"), Some(Value::from(64)));
         assert!(request.model.lora.is_some());
+        let by_rank = ShownRequest::of(r#"{"model": {"lora": 16}, "world_size": 2}"#);
+        assert_eq!(
+            (&by_rank.model.lora.unwrap()["r"], by_rank.world_size),
+            (&json!(16), request.world_size)
+        );
     }
 }
