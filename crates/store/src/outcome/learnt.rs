@@ -125,14 +125,15 @@ impl OfWay {
 
 impl OnCard {
     fn learn_of_others(&mut self) {
-        // Ways to train one model are one that teaches.
-        let mut models: BTreeMap<&str, (Share, &str)> = BTreeMap::new();
+        // Ways to train one model are one that teaches, for each key: what one raised hides nothing of another's.
+        let mut models: BTreeMap<(&str, &str), Share> = BTreeMap::new();
         for (way, of) in &self.ways {
             let model = way.split('/').next().unwrap_or(way);
-            let most = models.entry(model).or_default();
-            *most = (of.told.learnt.raised, of.owner.as_str()).max(*most);
+            let most = models.entry((model, &of.owner)).or_default();
+            *most = of.told.learnt.raised.max(*most);
         }
-        self.others = of_others(models.into_values());
+        let raised = models.into_iter().map(|((_, owner), most)| (most, owner));
+        self.others = of_others(raised);
     }
 
     /// What is known of all ways to train a model.

@@ -224,6 +224,26 @@ async fn other_models_learn_from_two_and_other_cards_from_none() {
 }
 
 #[tokio::test]
+async fn what_one_key_raised_in_another_way_hides_nothing_of_others() {
+    let db = in_memory(1).await;
+    for model in ["0123456789abcdef", "fedcba9876543210"] {
+        for (owner, way, free) in [
+            ("a", "fp32", 20_000),
+            ("b", "fp32", 20_000),
+            ("liar", "bf16", 100_000),
+        ] {
+            let new = new_outcome(
+                &format!("{model}/{way}/30"),
+                Ok(Sample::NeedsMoreThan(Share(free))),
+            );
+            let owner = owner.to_owned();
+            db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+        }
+    }
+    assert_eq!(taught(&db, "c", "third"), Some((0, 40_000)));
+}
+
+#[tokio::test]
 async fn doubted_outcomes_are_kept_and_teach_nothing() {
     let db = in_memory(1).await;
 
