@@ -13,7 +13,7 @@ use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Arguments;
-use crate::cli::question::is_on;
+use crate::cli::question::{count, is_on};
 use crate::model::members::{Kind, TRAINING};
 use crate::model::{OTHER_NAMES, nicknames, preset};
 
@@ -297,13 +297,20 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
     let mut words = typed.to_vec();
     // The Python package adds it.
     removed(&mut words, "--document");
-    let is_count = |size: &String| size.parse::<u64>().is_ok_and(|it| it > 0);
-    let size = removed(&mut words, flag).filter(is_count);
-    let size = size.unwrap_or_else(|| "64".to_owned());
-    let target = removed(&mut words, "--target").filter(is_count);
-    let target = target.as_ref().unwrap_or(&size);
-    let asked = |command: &str, flag: &str, size: &str| {
-        let mut words = words.clone();
+    let of = |words: &mut Vec<OsString>, flag: &str| {
+        let size = removed(words, flag).and_then(|it| count(&it));
+        size.filter(|it| *it > 0)
+    };
+    let size = of(&mut words, flag).unwrap_or(64);
+    while unknown_word(&mut words).is_some() {}
+    let mut steps = words.clone();
+    removed(&mut words, "--target");
+    // The target decides how many micro-batches there are.
+    let accumulated = of(&mut steps, "--accumulation").unwrap_or(1);
+    let target = of(&mut steps, "--target").unwrap_or(size.saturating_mul(accumulated));
+    let (size, target) = (size.to_string(), target.to_string());
+    let asked = |words: &[OsString], command: &str, flag: &str, size: &str| {
+        let mut words = words.to_vec();
         words.splice(..2, ["batchfit".into(), command.into()]);
         words.extend([flag, size].map(OsString::from));
         let names_card = |word: &OsString| word == "--on" || word == "--device" || word == "--gpu";
@@ -323,8 +330,8 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
     };
     format!(
         "{ONE_BATCH}: `{}` asks whether {size} fits, and `{}` plans steps of {target} samples",
-        asked("probe", "--batch", &size),
-        asked("fit", "--target", target),
+        asked(&words, "probe", "--batch", &size),
+        asked(&steps, "fit", "--target", &target),
     )
 }
 

@@ -62,6 +62,7 @@ fn a_machine_that_is_unknown_is_answered_with_the_nearest() {
         ("rxt4090", "did you mean \"rtx4090\"?"),
         // Another card, with another amount of memory, is not offered.
         ("rtx4091", "`batchfit cards` lists those that there are"),
+        ("titan", "say which: `--on titanrtx` or `--on titanv`"),
     ] {
         let output = cards(&[name]);
         assert_eq!(output.status.code(), Some(2));

@@ -88,7 +88,9 @@ pub(crate) fn recommend(
         notes.push(if probed.leaves(headroom, limit) {
             why
         } else {
-            format!("its peak reaches into the safety margin, but it also runs without that memory: {why}")
+            format!(
+                "it uses part of the safety margin, and would still run if that were gone: {why}"
+            )
         });
     }
     if maxima.evidence != maxima.evidence_of_max {
@@ -364,7 +366,7 @@ fn described(report: &ProbeReport) -> String {
                 (None, retries) => format!("{retries} times"),
             };
             format!(
-                "{mainly}; with batch {batch} the allocator flushes its cache and retries {often}, which takes time"
+                "{mainly}; batch {batch} flushes the allocator's cache {often}, which takes time"
             )
         }
         (None, Verdict::Fits | Verdict::OutOfMemory | Verdict::Failed) => mainly,

@@ -113,8 +113,8 @@ fn cannot_unscale(stored: DType, variant: &Variant) -> Option<&'static str> {
         ),
         // A fused optimizer divides by the scale itself.
         DType::Float16 if variant.optimizer_impl != OptimizerImpl::Fused => Some(
-            "PyTorch's GradScaler refuses to unscale float16 gradients; ask for the optimizer_impl fused, \
-             or for float32 parameters: `--with param_dtype=fp32`, or a graph exported so",
+            "PyTorch's GradScaler refuses to unscale float16 gradients; ask for the optimizer_impl fused \
+             (`--optimizer-impl fused`), or for float32 parameters: `--with param_dtype=fp32`, or a graph exported so",
         ),
         _ => None,
     }
