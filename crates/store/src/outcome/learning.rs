@@ -64,9 +64,14 @@ pub(super) struct DroppedRow {
 
 by_name!(DroppedRow: model_digest and on);
 
+/// The digest of the model that a way trains.
+pub(super) fn model_of(way: &str) -> &str {
+    way.split('/').next().unwrap_or(way)
+}
+
 /// What the names of all ways to train a model are: its digest where how was not looked at, and those from one text up to another.
 pub(super) fn ways_of(way: &str) -> [String; 3] {
-    let model = way.split('/').next().unwrap_or(way);
+    let model = model_of(way);
     // What comes after a slash.
     [String::new(), "/".to_owned(), "0".to_owned()].map(|end| format!("{model}{end}"))
 }

@@ -3,13 +3,13 @@
 //! Other processes may learn too: each change of a row has a number, and who asks reads those that are newer.
 
 use crate::text::by_name;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
 use tokio::task::yield_now;
 
-use super::learning::{ModelRow, share, ways_of};
+use super::learning::{ModelRow, model_of, share, ways_of};
 use crate::engine::query;
 use crate::model::{CalibrationSource, HeadroomCalibration};
 use crate::units::Share;
@@ -102,6 +102,8 @@ impl Known {
 struct OnCard {
     /// By the names of ways to train them.
     ways: BTreeMap<String, OfWay>,
+    /// What is known of all ways to train a model, by its digest: there may be thousands.
+    models: BTreeMap<String, Told>,
     /// What is left free of a model of which nothing is known.
     others: Option<Share>,
     outcomes: u64,
@@ -124,23 +126,33 @@ impl OfWay {
 }
 
 impl OnCard {
+    /// Looks again at all ways to train these models.
+    fn sum_up(&mut self, models: &BTreeSet<String>) {
+        for model in models {
+            let [_, first, end] = ways_of(model);
+            let alone = self.ways.get(model).into_iter();
+            let mut ways = alone.chain(self.ways.range(first..end).map(|(_, of)| of));
+            let all = ways.next().map(|first| {
+                let mut all = first.told.clone();
+                ways.for_each(|of| all.also(&of.told));
+                all
+            });
+            match all {
+                Some(all) => drop(self.models.insert(model.clone(), all)),
+                None => drop(self.models.remove(model)),
+            }
+        }
+    }
+
     fn learn_of_others(&mut self) {
         // Ways to train one model are one that teaches, for each key: what one raised hides nothing of another's.
         let mut models: BTreeMap<(&str, &str), Share> = BTreeMap::new();
         for (way, of) in &self.ways {
-            let model = way.split('/').next().unwrap_or(way);
-            let most = models.entry((model, &of.owner)).or_default();
+            let most = models.entry((model_of(way), &of.owner)).or_default();
             *most = of.told.learnt.raised.max(*most);
         }
         let raised = models.into_iter().map(|((_, owner), most)| (most, owner));
         self.others = of_others(raised);
-    }
-
-    /// What is known of all ways to train a model.
-    fn ways(&self, way: &str) -> impl Iterator<Item = (&String, &OfWay)> {
-        let [model, first, end] = ways_of(way);
-        let alone = self.ways.get_key_value(&model);
-        alone.into_iter().chain(self.ways.range(first..end))
     }
 
     fn calibration(
@@ -150,9 +162,9 @@ impl OnCard {
         owner: &str,
         is_for_agents: bool,
     ) -> Option<HeadroomCalibration> {
-        let known: Vec<&Told> = self.ways(way).map(|(_, of)| &of.told).collect();
+        let known = self.models.get(model_of(way));
         // Where keys are needed, what two of them tell of other models confirms nothing about this one. One that has sunk is known itself.
-        let of_others = if known.iter().any(|it| it.learnt.has_sunk) {
+        let of_others = if known.is_some_and(|all| all.learnt.has_sunk) {
             Share(0)
         } else {
             self.others.unwrap_or_default()
@@ -162,15 +174,14 @@ impl OnCard {
         } else {
             (Share(0), of_others)
         };
-        let (of, outcomes) = if known.is_empty() {
-            self.others?;
-            (CalibrationSource::Others, self.outcomes)
-        } else {
-            let outcomes = known.iter().map(|it| it.learnt.outcomes).sum();
-            (CalibrationSource::Itself, outcomes)
-        };
         let itself = self.ways.get(way).map(|of| &of.told);
-        let (share, alone) = taught(itself, &known, owner, is_for_agents);
+        let (of, outcomes, (share, alone)) = if let Some(all) = known {
+            let taught = taught(itself, all, owner, is_for_agents);
+            (CalibrationSource::Itself, all.learnt.outcomes, taught)
+        } else {
+            self.others?;
+            (CalibrationSource::Others, self.outcomes, Default::default())
+        };
         Some(HeadroomCalibration {
             strategy: strategy.to_owned(),
             training: String::new(),
@@ -211,8 +222,8 @@ impl Lessons {
         }
         let mut known = self.known.write().expect("nothing panics while it is held");
         let mut has_turned = false;
-        // Cards whose models teach others something else now.
-        let mut raised = HashSet::new();
+        // What has changed of the models of a card, and whether they teach others something else now.
+        let mut changed: HashMap<String, (BTreeSet<String>, bool)> = HashMap::new();
         for row in rows {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
@@ -222,13 +233,15 @@ impl Lessons {
             let before = before.map(|before| before.told.learnt);
             card.outcomes += learnt.outcomes;
             card.outcomes -= before.as_ref().map_or(0, |before| before.outcomes);
-            if before.map(|before| before.raised) != Some(learnt.raised) {
-                raised.insert(on);
-            }
+            let (models, teaches) = changed.entry(on).or_default();
+            models.insert(model_of(&row.way).to_owned());
+            *teaches |= before.map(|before| before.raised) != Some(learnt.raised);
             card.ways.insert(row.way, row.of);
         }
-        for on in raised {
-            if let Some(card) = known.cards.get_mut(&on) {
+        for (on, (models, teaches)) in changed {
+            let card = known.cards.entry(on).or_default();
+            card.sum_up(&models);
+            if teaches {
                 card.learn_of_others();
             }
         }
@@ -253,6 +266,7 @@ impl Lessons {
         };
         if let Some(of) = card.ways.remove(way) {
             card.outcomes -= of.told.learnt.outcomes;
+            card.sum_up(&[model_of(way).to_owned()].into());
             card.learn_of_others();
             self.turns.fetch_add(1, Ordering::Relaxed);
         }
@@ -292,12 +306,13 @@ impl Lessons {
     /// Below which limits something is known of this way to train a model: their binary logarithms.
     fn limits(&self, on: &LearntOn, way: &str) -> BTreeSet<u32> {
         let known = self.known.read().expect("nothing panics while it is held");
-        let below =
-            |(name, _): (&String, _)| name.strip_prefix(way)?.strip_prefix('/')?.parse().ok();
-        let cards = known.on(on);
-        cards
-            .flat_map(|card| card.ways(way).filter_map(below))
-            .collect()
+        let [first, end] = ["/", "0"].map(|end| format!("{way}{end}"));
+        let mut limits = BTreeSet::new();
+        for card in known.on(on) {
+            let ways = card.ways.range(first.clone()..end.clone());
+            limits.extend(ways.filter_map(|(name, _)| name[first.len()..].parse::<u32>().ok()));
+        }
+        limits
     }
 
     fn last_change(&self) -> i64 {
@@ -370,10 +385,8 @@ impl Db {
         training: &str,
         (owner, is_for_agents): (&str, bool),
     ) -> Vec<HeadroomCalibration> {
-        let way = match training {
-            "" => model.to_owned(),
-            training => format!("{model}/{training}"),
-        };
+        // Of no way nothing is known: that of the digest alone is of answers of earlier versions.
+        let way = format!("{model}/{training}");
         let limits = if training.is_empty() {
             BTreeSet::new()
         } else {

@@ -53,7 +53,7 @@ fn new_outcome(model: &str, learning: Result<Sample, RejectReason>) -> NewOutcom
     }
 }
 
-/// What is taught of a model, whatever the way to train.
+/// What is taught of a way to train.
 fn calibration(
     db: &Db,
     on: &LearntOn,
@@ -61,7 +61,7 @@ fn calibration(
     owner: &str,
     is_for_agents: bool,
 ) -> Option<HeadroomCalibration> {
-    db.calibrations(on, model, "", (owner, is_for_agents)).pop()
+    db.lessons.calibration(on, model, owner, is_for_agents)
 }
 
 /// What answers about a card keep free that was not measured.
@@ -491,6 +491,9 @@ async fn what_was_learnt_is_of_the_way_to_train_and_its_limit() {
     );
     assert_eq!(of("bf16"), [(Some(30), 36_000), (None, 36_000)]);
     assert_eq!(of("fp64"), [(None, 36_000)]);
+    // What is known of the way of answers of earlier versions alone is that of no other.
+    tell("0123456789abcdef", &AGREES, 200).await;
+    assert_eq!(of(""), [(None, 36_000)]);
     // They are one model of two.
     assert_eq!(calibration(&db, &card(), "b", "", false), None);
     let rows = db.learnt_rows(None, None, 9).await.unwrap();
@@ -498,7 +501,7 @@ async fn what_was_learnt_is_of_the_way_to_train_and_its_limit() {
         .iter()
         .map(|row| (row.share, row.has_sunk, row.outcomes))
         .collect();
-    assert_eq!(rows, [(36_000, true, 202)]);
+    assert_eq!(rows, [(36_000, true, 402)]);
     tell("0123456789abcdef/fp32/30", &AGREES, 200).await;
     assert_eq!(of("fp64"), [(None, 5_000)]);
 }

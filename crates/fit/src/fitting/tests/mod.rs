@@ -36,7 +36,7 @@ fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
     assert!(
         found
             .limited_by
-            .starts_with("activations (100% of the peak); with batch 101 the")
+            .starts_with("activations (100% of the peak); batch 101 flushes the")
     );
 }
 

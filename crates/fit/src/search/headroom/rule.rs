@@ -360,7 +360,7 @@ pub fn way(model: &str, training: &str, limit: Bytes) -> String {
     format!("{model}/{training}/{power}")
 }
 
-/// What was told of one way to train.
+/// What was told of one way to train, or of all of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
     /// What is learnt of it.
@@ -369,30 +369,35 @@ pub struct Told {
     pub by: BTreeMap<String, (Share, Share)>,
 }
 
-/// The least headroom of a key's answers for one way to train a model, of which `ways` are known and this one may be, and what other keys
-/// alone ask for. One that has sunk is known itself: until then what was learnt of any counts.
-pub fn taught(way: Option<&Told>, ways: &[&Told], owner: &str, by_agents: bool) -> (Share, Share) {
-    let sunk = way.filter(|way| way.learnt.has_sunk);
-    let known = sunk.as_ref().map_or(ways, std::slice::from_ref);
-    let share = known.iter().map(|it| it.learnt.share).max();
-    let told = ways
-        .iter()
-        .flat_map(|it| it.by.iter().map(move |told| (*it, told)));
-    let [mut own, mut alone] = [Share(0); 2];
-    for (it, (reporter, (missed, asks))) in told {
-        let is_known = |sunk: &Told| std::ptr::eq(sunk, it);
-        let (key, agent) = reporter.split_once('/').unwrap_or((reporter, ""));
-        if key != owner {
-            if sunk.is_none_or(is_known) {
-                alone = alone.max(*asks);
-            }
-        } else if (by_agents || agent.is_empty())
-            && sunk.is_none_or(|sunk| is_known(sunk) || !sunk.by.contains_key(reporter))
-        {
-            own = own.max(*missed);
+impl Told {
+    /// Takes in what was told of another way to train the same model: the most counts.
+    pub fn also(&mut self, other: &Told) {
+        self.learnt.share = self.learnt.share.max(other.learnt.share);
+        self.learnt.has_sunk |= other.learnt.has_sunk;
+        self.learnt.outcomes += other.learnt.outcomes;
+        for (reporter, (missed, asks)) in &other.by {
+            let most = self.by.entry(reporter.clone()).or_default();
+            *most = (most.0.max(*missed), most.1.max(*asks));
         }
     }
-    (share.unwrap_or_default().max(own), alone)
+}
+
+/// The least headroom of a key's answers for one way to train a model, where something is known of that, and of which so much is known in
+/// all; and what other keys alone ask for. A way that has sunk is known itself: until then what was learnt of any counts.
+pub fn taught(way: Option<&Told>, all: &Told, owner: &str, by_agents: bool) -> (Share, Share) {
+    let sunk = way.filter(|way| way.learnt.has_sunk);
+    let known = sunk.unwrap_or(all);
+    let [mut own, mut alone] = [Share(0); 2];
+    for (reporter, of_all) in &all.by {
+        let of_way = known.by.get(reporter);
+        let (key, agent) = reporter.split_once('/').unwrap_or((reporter, ""));
+        if key != owner {
+            alone = alone.max(of_way.map_or(Share(0), |(_, asks)| *asks));
+        } else if by_agents || agent.is_empty() {
+            own = own.max(of_way.unwrap_or(of_all).0);
+        }
+    }
+    (known.learnt.share.max(own), alone)
 }
 
 /// What the models of a card teach about one without outcomes: what misses asked for of the second worst of them, of those of one

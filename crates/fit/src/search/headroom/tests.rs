@@ -95,8 +95,12 @@ impl RunsOfKeys {
             (*name, Told { learnt, by })
         });
         let told: BTreeMap<&str, Told> = told.collect();
-        let ways: Vec<&Told> = told.values().collect();
-        let (share, alone) = taught(told.get(way), &ways, key, false);
+        let mut ways = told.values();
+        let Some(mut all) = ways.next().cloned() else {
+            return (FLOOR, Share(0));
+        };
+        ways.for_each(|way| all.also(way));
+        let (share, alone) = taught(told.get(way), &all, key, false);
         (share.max(FLOOR), alone)
     }
 
