@@ -173,7 +173,7 @@ pub fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int,
             };
             let (mut total, mut ranks) = (read(all.next()??), 1_u16);
             for other in all {
-                ranks += 1;
+                ranks = ranks.saturating_add(1);
                 for (one, other) in total.iter_mut().zip(read(other?)) {
                     *one = match operation {
                         SUM | MEAN => $add(*one, other),
@@ -203,5 +203,17 @@ pub fn combine<'a>(mut all: impl Iterator<Item = Option<&'a [u8]>>, kind: c_int,
         7 => fold!(f32, f32::add, f32::mul, |sum: f32, ranks: u16| sum / f32::from(ranks)),
         8 => fold!(f64, f64::add, f64::mul, |sum: f64, ranks: u16| sum / f64::from(ranks)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_of_any_number_of_ranks_is_taken() {
+        let ranks = std::iter::repeat_n(Some(&[1_u8, 0, 0, 0][..]), 70_000);
+        assert_eq!(combine(ranks.clone(), 2, MEAN), Some(vec![1, 0, 0, 0]));
+        assert_eq!(combine(ranks, 3, LEAST), Some(vec![1, 0, 0, 0]));
     }
 }
