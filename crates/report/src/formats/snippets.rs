@@ -8,8 +8,7 @@ use serde_json::Value;
 use super::Answer;
 use crate::fit::{given_options, shown_name};
 use batchfit_fit::model::{
-    Checkpointing, CommHook, Ddp, Mode, OptimizerImpl, Parallel, Precision, Variant,
-    is_of_transformers,
+    Checkpointing, CommHook, Ddp, OptimizerImpl, Parallel, Precision, Variant, is_of_transformers,
 };
 use batchfit_step::shape::DType;
 use batchfit_step::units::Bytes;
@@ -77,12 +76,11 @@ pub(super) fn render((name, template, to_ddp): Trainer, answer: &Answer) -> Resu
     if answer.request.generation.is_some() {
         return Err("the answer is for generate(), which no trainer calls: call model.generate(), or take --format json".to_owned());
     }
-    let variant = answer.variant();
-    let is_training = variant.mode == Mode::Train;
+    let is_training = answer.is_training();
     if !is_training && ["hf", "trl"].contains(&name) && placeholders.contains_key("seq_len") {
         return Err("the answer is for the forward pass alone, and evaluate() of the Trainer computes a loss of float32 logits, too: take --format python".to_owned());
     }
-    let is_cast = !is_training && variant.precision.autocast().is_some();
+    let is_cast = !is_training && answer.variant().precision.autocast().is_some();
     if is_cast && ["hf", "accelerate"].contains(&name) {
         return Err("under autocast accelerate copies what the model returns to float32, which the answer leaves out: take --format python, or ask with --precision bf16".to_owned());
     }
