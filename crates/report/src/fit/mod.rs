@@ -137,7 +137,7 @@ fn recommendation(result: &FitResult) -> String {
         let is_changeable = result.environment.device.starts_with("sim:")
             && result.variants.first().is_some_and(is_training);
         let way = if is_changeable && !is_asked {
-            " Add `--suggest` for changes that would."
+            " `--suggest` (over HTTP `\"suggest\": true`) finds changes that would."
         } else {
             ""
         };

@@ -9,7 +9,7 @@ use batchfit_fit::search::headroom::{Agreement, Halved, HeadroomModel, Reporter,
 use sqlx::types::Json;
 
 /// Most models and cards of which something is known. Those of the key that tells make room, where it has more than a part of them,
-/// or else of the key that taught most; those first that no miss taught, and those without outcomes for longest.
+/// or else of the key that told most alone, or of several; those first that no miss taught, and those without outcomes for longest.
 pub(super) const MOST_LEARNT: i64 = 10_000;
 
 /// A key with more than one in so many of them makes room itself.
@@ -18,16 +18,16 @@ const PART_OF_A_KEY: i64 = 10;
 /// What is known of one way to train a model on one card.
 struct Row {
     id: i64,
-    owner: String,
     model: ModelRow,
 }
 
-by_name!(Row: id, owner and model);
+by_name!(Row: id and model);
 
 /// What was learnt of a model.
 pub(super) struct ModelRow {
     share: i64,
-    raised: i64,
+    /// The most that a miss asks for.
+    pub raised: i64,
     has_sunk: bool,
     halved: Json<Halved>,
     agreed: i64,
@@ -86,7 +86,6 @@ impl ModelRow {
         HeadroomModel {
             share: share(self.share),
             inherited: Share(0),
-            raised: share(self.raised),
             has_sunk: self.has_sunk,
             halved: self.halved.0,
             agreed: count(self.agreed),
@@ -114,7 +113,6 @@ pub(super) async fn learn(
     let id = row.as_ref().map(|row| row.id);
     // Whose room it takes, whoever answered.
     let teller = owner.split_once('/').map_or(owner, |(teller, _)| teller);
-    let mut raised_by = row.as_ref().map_or(teller, |row| &row.owner).to_owned();
     let mut reporters = match id {
         Some(id) => reporters(transaction, id).await?,
         None => Vec::new(),
@@ -141,17 +139,10 @@ pub(super) async fn learn(
     }
     let doubts = &learning.doubts;
     let before = learnt.of_answers(reporters[reporter].own(), doubts);
-    let raised = learnt.raised;
     learnt.take(learning.lesson, doubts, &mut reporters, reporter);
     let after = learnt.of_answers(reporters[reporter].own(), doubts);
-    if learnt.raised > raised {
-        let mut missed = reporters.iter().filter(|one| one.asks > Share(0));
-        raised_by = if missed.all(|one| one.teller() == teller) {
-            teller.to_owned()
-        } else {
-            String::new()
-        };
-    }
+    let is_its_own = reporters.iter().all(|one| one.teller() == teller);
+    let told_by = if is_its_own { teller } else { "" };
     let changed: i64 = query!("count what was learnt": fetch_one scalar, transaction.on(),
         "SELECT coalesce(max(changed), 0) + 1 AS changed FROM learnt")?;
     let (outcomes, misses) = (
@@ -165,7 +156,8 @@ pub(super) async fn learn(
     );
     // Servers of earlier versions may share the database: one number for all keys.
     let needed = reporters.iter().map(|one| one.agreed().1.0).max();
-    let shares = [learnt.share.0, learnt.raised.0, needed.unwrap_or(0)];
+    let raised = reporters.iter().map(|one| one.asks.0).max();
+    let shares = [learnt.share.0, raised.unwrap_or(0), needed.unwrap_or(0)];
     let ([share, raised, needed], agreed) = (shares.map(i64::from), i64::from(learnt.agreed));
     let halved = JsonText::written(&learnt.halved);
     query!("keep what was learnt": execute, transaction.on(),
@@ -181,7 +173,7 @@ pub(super) async fn learn(
                 peaks = learnt.peaks + excluded.peaks, updated_at = excluded.updated_at, changed = excluded.changed,
                 owner = excluded.owner, halved = excluded.halved",
         learning.way, learning.model, on.gpu, on.source, on.strategy, on.driver, on.pytorch, share, raised,
-        needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, raised_by, halved)?;
+        needed, learnt.has_sunk, agreed, outcomes, misses, refused, peaks, error, now, changed, told_by, halved)?;
     let id: i64 = match id {
         Some(id) => id,
         None => query!("look for what was learnt": fetch_one scalar, transaction.on(),
@@ -203,7 +195,7 @@ async fn row(
 ) -> Result<Option<Row>, StoreError> {
     let on = &learning.on;
     query!("read what was learnt of a model": fetch_optional Row, transaction.on(),
-        "SELECT id, owner, share, raised, has_sunk, halved, agreed, outcomes, misses
+        "SELECT id, share, raised, has_sunk, halved, agreed, outcomes, misses
              FROM learnt
             WHERE model_digest = $1 AND gpu = $2 AND source = $3 AND strategy = $4 AND driver = $5 AND pytorch = $6",
         learning.way, on.gpu, on.source, on.strategy, on.driver, on.pytorch)
@@ -267,9 +259,7 @@ async fn drop_oldest(
     query!("drop what was learnt longest ago": fetch_all DroppedRow, transaction.on(),
         "DELETE FROM learnt WHERE id IN
             (SELECT learnt.id FROM learnt JOIN (SELECT owner, count(*) AS many FROM learnt GROUP BY owner) AS room ON room.owner = learnt.owner
-              ORDER BY CASE WHEN room.owner = $2 AND room.many > $3
-                             AND NOT EXISTS (SELECT 1 FROM teller WHERE teller.learnt = learnt.id AND teller.owner <> $2 AND teller.owner NOT LIKE $2 || '/%')
-                            THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
+              ORDER BY CASE WHEN room.owner = $2 AND room.many > $3 THEN 0 ELSE 1 END, room.many DESC, CASE WHEN misses > 0 THEN 1 ELSE 0 END, updated_at, learnt.id
               LIMIT (SELECT CASE WHEN count(*) > $1 THEN count(*) - $1 ELSE 0 END FROM learnt))
          RETURNING model_digest, gpu, source, strategy, driver, pytorch", MOST_LEARNT, owner, MOST_LEARNT / PART_OF_A_KEY)
 }

@@ -101,7 +101,7 @@ impl Known {
 #[derive(Debug, Default)]
 struct OnCard {
     /// By the names of ways to train them.
-    ways: BTreeMap<String, OfWay>,
+    ways: BTreeMap<String, Told>,
     /// What is known of all ways to train a model, by its digest: there may be thousands.
     models: BTreeMap<String, Told>,
     /// What is left free of a model of which nothing is known.
@@ -109,20 +109,10 @@ struct OnCard {
     outcomes: u64,
 }
 
-/// What is known of one way to train one of them.
-#[derive(Debug, PartialEq)]
-struct OfWay {
-    told: Told,
-    /// The key that raised it most; empty for several, or where none is needed.
-    owner: String,
-}
-
-impl OfWay {
-    /// What of it makes answers.
-    fn says(&self) -> (Share, bool, &Halved, &BTreeMap<String, (Share, Share)>) {
-        let learnt = &self.told.learnt;
-        (learnt.share, learnt.has_sunk, &learnt.halved, &self.told.by)
-    }
+/// What of it makes answers.
+fn says(told: &Told) -> (Share, bool, &Halved, &BTreeMap<String, (Share, Share)>) {
+    let learnt = &told.learnt;
+    (learnt.share, learnt.has_sunk, &learnt.halved, &told.by)
 }
 
 impl OnCard {
@@ -133,8 +123,8 @@ impl OnCard {
             let alone = self.ways.get(model).into_iter();
             let mut ways = alone.chain(self.ways.range(first..end).map(|(_, of)| of));
             let all = ways.next().map(|first| {
-                let mut all = first.told.clone();
-                ways.for_each(|of| all.also(&of.told));
+                let mut all = first.clone();
+                ways.for_each(|told| all.also(told));
                 all
             });
             match all {
@@ -145,14 +135,9 @@ impl OnCard {
     }
 
     fn learn_of_others(&mut self) {
-        // Ways to train one model are one that teaches, for each key: what one raised hides nothing of another's.
-        let mut models: BTreeMap<(&str, &str), Share> = BTreeMap::new();
-        for (way, of) in &self.ways {
-            let most = models.entry((model_of(way), &of.owner)).or_default();
-            *most = of.told.learnt.raised.max(*most);
-        }
-        let raised = models.into_iter().map(|((_, owner), most)| (most, owner));
-        self.others = of_others(raised);
+        // Ways to train one model are one that teaches.
+        let models = self.models.iter();
+        self.others = of_others(models.map(|(model, told)| (model.as_str(), told)));
     }
 
     fn calibration(
@@ -174,7 +159,7 @@ impl OnCard {
         } else {
             (Share(0), of_others)
         };
-        let itself = self.ways.get(way).map(|of| &of.told);
+        let itself = self.ways.get(way);
         let (of, outcomes, (share, alone)) = if let Some(all) = known {
             let taught = taught(itself, all, owner, is_for_agents);
             (CalibrationSource::Itself, all.learnt.outcomes, taught)
@@ -200,17 +185,16 @@ struct ChangedRow {
     on: LearntOn,
     model_digest: String,
     model: ModelRow,
-    owner: String,
     changed: i64,
 }
 
-by_name!(ChangedRow: model_digest, owner, changed and on, model);
+by_name!(ChangedRow: model_digest, changed and on, model);
 
 /// A row that has changed.
 struct Row {
     on: LearntOn,
     way: String,
-    of: OfWay,
+    told: Told,
     changed: i64,
 }
 
@@ -228,15 +212,14 @@ impl Lessons {
             known.changed = known.changed.max(row.changed);
             let on = row.on.text();
             let card = known.cards.entry(on.clone()).or_default();
-            let (learnt, before) = (&row.of.told.learnt, card.ways.remove(&row.way));
-            has_turned |= before.as_ref().map(OfWay::says) != Some(row.of.says());
-            let before = before.map(|before| before.told.learnt);
-            card.outcomes += learnt.outcomes;
-            card.outcomes -= before.as_ref().map_or(0, |before| before.outcomes);
+            let before = card.ways.remove(&row.way);
+            has_turned |= before.as_ref().map(says) != Some(says(&row.told));
+            card.outcomes += row.told.learnt.outcomes;
+            card.outcomes -= before.as_ref().map_or(0, |before| before.learnt.outcomes);
             let (models, teaches) = changed.entry(on).or_default();
             models.insert(model_of(&row.way).to_owned());
-            *teaches |= before.map(|before| before.raised) != Some(learnt.raised);
-            card.ways.insert(row.way, row.of);
+            *teaches |= before.is_none_or(|before| before.by != row.told.by);
+            card.ways.insert(row.way, row.told);
         }
         for (on, (models, teaches)) in changed {
             let card = known.cards.entry(on).or_default();
@@ -264,8 +247,8 @@ impl Lessons {
         let Some(card) = known.cards.get_mut(&on.text()) else {
             return;
         };
-        if let Some(of) = card.ways.remove(way) {
-            card.outcomes -= of.told.learnt.outcomes;
+        if let Some(told) = card.ways.remove(way) {
+            card.outcomes -= told.learnt.outcomes;
             card.sum_up(&[model_of(way).to_owned()].into());
             card.learn_of_others();
             self.turns.fetch_add(1, Ordering::Relaxed);
@@ -348,7 +331,7 @@ impl Db {
     /// What was learnt after a change, in the order of changes.
     async fn learnt_after(&self, changed: i64) -> Result<Vec<Row>, StoreError> {
         let rows = query!("read what was learnt": fetch_all ChangedRow, self.pool.on(),
-            "SELECT model_digest, owner, gpu, source, strategy, driver, pytorch, share, raised,
+            "SELECT model_digest, gpu, source, strategy, driver, pytorch, share, raised,
                       has_sunk, halved, agreed, outcomes, misses, changed
                  FROM learnt WHERE changed > $1 ORDER BY changed LIMIT $2", changed, AT_A_TIME)?;
         let last = rows.last().map_or(changed, |row| row.changed);
@@ -361,17 +344,19 @@ impl Db {
             let of_row = told.entry(changed).or_default();
             of_row.insert(owner, (share(missed), share(asks)));
         }
-        let rows = rows.into_iter().map(|row| Row {
-            on: row.on,
-            way: row.model_digest,
-            of: OfWay {
+        let rows = rows.into_iter().map(|row| {
+            // Early versions kept no names.
+            let nameless = || [(String::new(), (Share(0), share(row.model.raised)))].into();
+            let by = told.remove(&row.changed).unwrap_or_else(nameless);
+            Row {
+                on: row.on,
+                way: row.model_digest,
                 told: Told {
                     learnt: row.model.learnt(),
-                    by: told.remove(&row.changed).unwrap_or_default(),
+                    by,
                 },
-                owner: row.owner,
-            },
-            changed: row.changed,
+                changed: row.changed,
+            }
         });
         Ok(rows.collect())
     }

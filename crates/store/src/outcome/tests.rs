@@ -382,11 +382,11 @@ async fn what_one_key_tells_pushes_out_its_own() {
     // Several keys have told most of it.
     let db = with_most_learnt(6001).await;
     // What others told of it, too, is not the key's own.
-    let told = "INSERT INTO teller (learnt, owner, missed, agreed, needed) SELECT id, 'mine', 0, 1, 0 FROM learnt WHERE model_digest = 'm6001'";
-    db.run(told).await.unwrap();
-    let owner = "liar".to_owned();
-    let new = new_outcome("a", MISS);
-    db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+    for (owner, model) in [("mine", "m6001"), ("liar", "a")] {
+        let owner = owner.to_owned();
+        let new = new_outcome(model, MISS);
+        db.add_outcome(&NewOutcome { owner, ..new }).await.unwrap();
+    }
 
     let known = |model: &str| calibration(&db, &card(), model, "", false).unwrap().of;
     assert_eq!(known("m1"), CalibrationSource::Itself);

@@ -134,7 +134,7 @@ pub enum EngineError {
         cause: String,
     },
     /// The device of the request is not there.
-    #[error("{device} is not available: {missing}")]
+    #[error("{} is not available: {missing}", match device.as_str() { "auto" => "a GPU", other => other })]
     DeviceUnavailable {
         /// As in the request.
         device: String,

@@ -46,8 +46,6 @@ pub struct HeadroomModel {
     pub share: Share,
     /// What other ways to train the model teach, until this one has sunk itself.
     pub inherited: Share,
-    /// What misses have asked for, as far as it has not sunk since, those of one key alone too; nothing before the first.
-    pub raised: Share,
     /// Whether it has sunk by what was learnt.
     pub has_sunk: bool,
     /// How much less answers keep free by themselves.
@@ -104,15 +102,8 @@ impl Reporter {
         self.voices().next().unwrap_or_default()
     }
 
-    /// Whose word it is: the teller's, and the agent's, since of what follows a wrong answer everybody tells the same.
     fn voices(&self) -> impl Iterator<Item = &str> {
-        self.owner.split('/')
-    }
-
-    /// Whether one key alone can have both say what they say.
-    fn shares_a_voice(&self, other: &Reporter) -> bool {
-        self.voices()
-            .any(|voice| other.voices().any(|one| one == voice))
+        voices(&self.owner)
     }
 
     /// How many of its outcomes agree, and what they needed at the most.
@@ -161,22 +152,31 @@ impl Reporter {
     }
 }
 
+/// Whose word a reporter's is: the teller's, and the agent's, since of what follows a wrong answer everybody tells the same.
+fn voices(reporter: &str) -> impl Iterator<Item = &str> {
+    reporter.split('/')
+}
+
+/// Whether one key alone can have both reporters say what they say.
+fn share_a_voice(one: &str, other: &str) -> bool {
+    voices(one).any(|voice| voices(other).any(|it| it == voice))
+}
+
 /// What is believed of what reporters ask for: as much as two of them do that share neither teller nor agent, or one where no keys are
-/// needed. And the most that any of them asks for.
+/// needed.
 fn believed<'t>(
     reporters: impl Iterator<Item = &'t Reporter>,
     asks: impl Fn(&Reporter) -> Share,
-) -> (Share, Share) {
+) -> Share {
     let mut asked: Vec<(Share, &Reporter)> = reporters.map(|one| (asks(one), one)).collect();
     crate::order::by_key(&mut asked, |(share, _)| Reverse(*share));
     let is_confirmed = |place: usize| {
         let (_, one) = asked[place];
         let mut more = asked[..place].iter();
-        one.owner.is_empty() || more.any(|(_, other)| !one.shares_a_voice(other))
+        one.owner.is_empty() || more.any(|(_, other)| !share_a_voice(&one.owner, &other.owner))
     };
     let two = (0..asked.len()).find(|place| is_confirmed(*place));
-    let share = |place: usize| asked.get(place).map_or(Share(0), |(share, _)| *share);
-    (two.map_or(Share(0), share), share(0))
+    two.map_or(Share(0), |place| asked[place].0)
 }
 
 /// Half of the way down, or all of it where that is near.
@@ -199,7 +199,6 @@ impl HeadroomModel {
         HeadroomModel {
             share: share.clamp(FLOOR, CEILING),
             inherited: Share(0),
-            raised: Share(0),
             has_sunk: false,
             halved: Halved::default(),
             agreed: 0,
@@ -262,9 +261,8 @@ impl HeadroomModel {
             self.misses += 1;
             one.ask_for(wanted.clamp(FLOOR, CEILING));
             one.agreements.clear();
-            let (confirmed, most) = believed(reporters.iter(), |reporter| reporter.asks);
+            let confirmed = believed(reporters.iter(), |reporter| reporter.asks);
             self.share = self.share.max(confirmed);
-            self.raised = self.raised.max(most);
         } else {
             let kind = doubts.kind();
             let is_covered = wanted <= self.halved.kept(doubts);
@@ -272,7 +270,7 @@ impl HeadroomModel {
             if !self.has_sunk && beyond > self.share {
                 // What covers it now may sink by trainings in other ways.
                 one.ask_for(beyond);
-                let (confirmed, _) = believed(reporters.iter(), |reporter| reporter.asks);
+                let confirmed = believed(reporters.iter(), |reporter| reporter.asks);
                 self.share = self.share.max(confirmed);
             }
             for of in [None, Some(&kind)] {
@@ -307,7 +305,7 @@ impl HeadroomModel {
             Agreement { agreed: 0, .. } => one.asks,
             agreement => agreement.needed,
         };
-        let (needed, _) = believed(reporters.iter(), asked);
+        let needed = believed(reporters.iter(), asked);
         self.share = halfway(self.of(Share(0)), needed.max(FLOOR));
         self.inherited = Share(0);
         self.has_sunk = true;
@@ -326,8 +324,6 @@ impl HeadroomModel {
             }
             one.agreements.retain(|one| one.kind.is_some());
         }
-        let (_, most) = believed(reporters.iter(), |reporter| reporter.asks);
-        self.raised = self.raised.min(self.share.max(most));
     }
 
     /// Half of what answers with these doubts keep for them, where that is enough for all that agree: who says that more is needed keeps for
@@ -400,26 +396,31 @@ pub fn taught(way: Option<&Told>, all: &Told, owner: &str, by_agents: bool) -> (
     (known.learnt.share.max(own), alone)
 }
 
-/// What the models of a card teach about one without outcomes: what misses asked for of the second worst of them, of those of one
-/// key the worst. The worst one alone may be what is wrong, or the reporter of it.
-pub fn of_others<'k>(models: impl Iterator<Item = (Share, &'k str)>) -> Option<Share> {
-    let mut by_key: BTreeMap<&str, Share> = BTreeMap::new();
-    let mut all = Vec::new();
-    for (raised, owner) in models.filter(|(raised, _)| *raised > FLOOR) {
-        if owner.is_empty() {
-            all.push(raised);
-        } else {
-            let most = by_key.entry(owner).or_default();
-            *most = raised.max(*most);
+/// What the models of a card teach about one without outcomes: what two keys ask for, each of another model, or one where no keys are needed
+/// of two. A model alone may be what is wrong, or the reporter of it.
+pub fn of_others<'k>(models: impl Iterator<Item = (&'k str, &'k Told)>) -> Option<Share> {
+    // Of what one asks for, the most of one model, and of another.
+    let mut most: BTreeMap<&str, Vec<(Share, &str)>> = BTreeMap::new();
+    for (model, told) in models {
+        for (reporter, (_, asks)) in told.by.iter().filter(|(_, (_, asks))| *asks > FLOOR) {
+            let two = most.entry(reporter).or_default();
+            two.push((*asks, model));
+            crate::order::by_key(two, |(asks, _)| Reverse(*asks));
+            two.truncate(2);
         }
     }
-    let [mut most, mut second] = [Share(0); 2];
-    for raised in all.into_iter().chain(by_key.into_values()) {
-        if raised > most {
-            (most, second) = (raised, most);
-        } else {
-            second = second.max(raised);
-        }
-    }
-    (second > FLOOR).then(|| second.min(CEILING_OF_OTHERS))
+    let all = most.into_iter().flat_map(|(reporter, two)| {
+        two.into_iter()
+            .map(move |(asks, model)| (asks, model, reporter))
+    });
+    let mut all: Vec<_> = all.collect();
+    crate::order::by_key(&mut all, |(asks, ..)| Reverse(*asks));
+    let is_confirmed = |place: usize| {
+        let (_, model, reporter) = all[place];
+        all[..place].iter().any(|(_, of, other)| {
+            *of != model && (reporter.is_empty() || !share_a_voice(reporter, other))
+        })
+    };
+    let two = (0..all.len()).find(|place| is_confirmed(*place))?;
+    Some(all[two].0.min(CEILING_OF_OTHERS))
 }

@@ -46,7 +46,7 @@ const JSON: &str = "json";
         (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
         (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
             example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
-                "detail": "cuda:0 is not available: no NVIDIA driver; a simulated device, `sim:NAME`, works anywhere", "pointer": "/device",
+                "detail": "cuda:0 is not available: no NVIDIA driver; name a card, as in `\"device\": \"rtx4090\"`, and it is simulated on any machine", "pointer": "/device",
                 "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
         (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
 pub(in crate::http) async fn create_fit(

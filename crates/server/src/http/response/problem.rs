@@ -332,7 +332,9 @@ impl From<JobError> for Problem {
                         "{missing}, and recording needs one; without it `batchfit fit my.py:build` exports a module and simulates {device}"
                     )
                 } else {
-                    format!("{detail}; a simulated device, `sim:NAME`, works anywhere")
+                    format!(
+                        "{detail}; name a card, as in `\"device\": \"rtx4090\"`, and it is simulated on any machine"
+                    )
                 };
                 return Problem {
                     pointer: Some("/device".to_owned()),
