@@ -19,7 +19,7 @@ use crate::model::{OTHER_NAMES, nicknames, preset};
 
 use commands::{no_command, question};
 pub(in crate::cli) use settings::of_settings;
-use unknown::{unknown, unknown_word, wrong_model};
+use unknown::{is_misspelt, unknown, unknown_word, wrong_model};
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
@@ -107,18 +107,10 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let bare = BARE
-        .iter()
-        .find(|(own, _)| flag.split(' ').next() == Some(own));
-    if let Some((own, usual)) = bare.filter(|_| error.kind() == ErrorKind::InvalidValue)
-        && let Some(at) = typed.iter().position(|one| one == own)
-        && text(at + 1).is_none_or(|next| next.starts_with('-'))
-    {
-        let mut words = typed.to_vec();
-        words.insert(at + 1, usual.into());
-        return Some((words, format!("{own} is taken as `{own} {usual}`")));
-    }
     let (command, kind) = (text(1)?, error.kind());
+    if kind == ErrorKind::InvalidValue {
+        return without_value(flag, typed);
+    }
     let flag = flag.split('=').next()?;
     // `-on` is taken for `-o`.
     let words = typed
@@ -170,9 +162,15 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
             Some(_) => is_off.then_some(LEFT_OUT),
             None => dashed.as_deref(),
         })?;
-    // `--gpus 4090`
-    let is_card = instead == "--world-size %" && nicknames::parse(given).is_ok();
-    let instead = if is_card { "--on %" } else { instead };
+    // `--gpus 4090`, and `--vram 24GB` where no card is named.
+    let is_limit = instead == "--memory-limit %";
+    let may_be_card = instead == "--world-size %" || is_limit && !typed.iter().any(names_card);
+    let is_card = |card: &str| may_be_card && nicknames::parse(card).is_ok();
+    let instead = match instead {
+        _ if is_card(given) => "--on %",
+        _ if is_limit && is_card(&format!("{given}GB")) => "--on %GB",
+        instead => instead,
+    };
     let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
     let is_truth = |value: &str| value == "auto" || is_on(value).is_some();
     let is_value = |next: &&str| {
@@ -205,6 +203,18 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     };
     words.extend_from_slice(&typed[at + 1 + usize::from(taken.is_some())..]);
     Some((words, note))
+}
+
+/// A flag typed without its value, and the usual one.
+fn without_value(flag: &str, typed: &[OsString]) -> Option<(Vec<OsString>, String)> {
+    let flag = flag.split(' ').next();
+    let (own, usual) = BARE.iter().find(|(own, _)| flag == Some(own))?;
+    let behind = typed.iter().position(|one| one == own)? + 1;
+    let next = typed.get(behind).and_then(|next| next.to_str());
+    let mut words = typed.to_vec();
+    words.insert(behind, usual.into());
+    let is_bare = next.is_none_or(|next| next.starts_with('-'));
+    is_bare.then(|| (words, format!("{own} is taken as `{own} {usual}`")))
 }
 
 /// Whether a word is a flag for this pattern or its value, as `--lora-r` and `lora=8` are for `--with lora=%`.
@@ -313,7 +323,6 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
         let mut words = words.to_vec();
         words.splice(..2, ["batchfit".into(), command.into()]);
         words.extend([flag, size].map(OsString::from));
-        let names_card = |word: &OsString| word == "--on" || word == "--device" || word == "--gpu";
         if !words.iter().any(names_card) {
             words.extend(["--on", "t4"].map(OsString::from));
         }
@@ -333,6 +342,10 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
         asked(&words, "probe", "--batch", &size),
         asked(&steps, "fit", "--target", &target),
     )
+}
+
+fn names_card(word: &OsString) -> bool {
+    word == "--on" || word == "--device" || word == "--gpu"
 }
 
 /// How the row of flags for one batch begins.
@@ -430,7 +443,9 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 let mut words = typed.to_vec();
                 let card = removed(&mut words, "--on").unwrap_or_else(|| "CARD".to_owned());
                 let at = words.iter().position(|it| **it == *flag)?;
-                let own = python(flag.as_ref()).to_owned() + &shell(&words[at..]);
+                let is_script = Path::new(&flag).extension().is_some_and(|it| it == "py");
+                let python = if is_script { "python " } else { "" };
+                let own = python.to_owned() + &shell(&words[at..]);
                 return Some(if command == "run" {
                     format!("the command follows `--`: `batchfit run --on {} -- {own}`", pasted(&[card]))
                 } else {
@@ -479,15 +494,4 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
         ErrorKind::InvalidSubcommand => Some(no_command(command, typed)),
         _ => None,
     }
-}
-
-/// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
-fn is_misspelt(typed: &str, word: &str) -> bool {
-    strsim::damerau_levenshtein(typed, word) <= if typed.len() < 8 { 1 } else { 2 }
-}
-
-/// What stands before a script.
-fn python(script: &Path) -> &'static str {
-    let is_script = script.extension().is_some_and(|it| it == "py");
-    if is_script { "python " } else { "" }
 }

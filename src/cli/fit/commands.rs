@@ -1,5 +1,6 @@
 //! Suggestions as commands to paste: what was typed, with the flags that a change is.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -24,13 +25,15 @@ pub(super) fn is_asked_for(result: &FitResult) -> bool {
 
 /// The suggestions that reach what is wanted.
 pub(super) fn to_paste(result: &FitResult) -> String {
-    let reaching = result
-        .suggestions
-        .iter()
-        .filter(|one| one.reaches && one.micro_batch > 0);
+    let reaching = result.suggestions.iter();
+    let reaching = reaching.filter(|one| one.reaches && one.micro_batch > 0);
+    // One of each kind first: of four optimizers that reach it, three say little more.
+    let mut kinds = HashSet::new();
+    let (first, more): (Vec<_>, Vec<_>) =
+        reaching.partition(|one| kinds.insert(members(&one.patch)));
     let card = result.environment.device.trim_start_matches("sim:");
     let mut text = String::new();
-    for one in reaching.take(MOST) {
+    for one in first.into_iter().chain(more).take(MOST) {
         let first = if text.is_empty() { "\nTo paste\n" } else { "" };
         let _ = write!(
             text,
@@ -40,6 +43,17 @@ pub(super) fn to_paste(result: &FitResult) -> String {
         );
     }
     text
+}
+
+/// The members that a change sets.
+fn members(patch: &Value) -> Vec<String> {
+    let of = |name: &str| patch.get(name).and_then(Value::as_object);
+    let inner = ["training", "model"].into_iter().filter_map(of);
+    let outer = patch.as_object().into_iter();
+    outer
+        .chain(inner)
+        .flat_map(|it| it.keys().cloned())
+        .collect()
 }
 
 /// What was typed, with a change.

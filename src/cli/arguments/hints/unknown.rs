@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ErrorKind};
 
-use super::{Arguments, ONE_BATCH, is_misspelt, one_batch, problem, question, removed, row};
+use super::{Arguments, ONE_BATCH, one_batch, problem, question, removed, row};
 use crate::cli::question::no_model;
 
 /// Takes the first of these words out that is unknown, and its value: the word, what is spelt alike, the value.
@@ -68,3 +68,8 @@ pub(super) fn unknown(command: &str, typed: &[OsString]) -> Option<String> {
 
 /// What is said of other flags.
 const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CARD -- python train.py` runs your own script with all that it has";
+
+/// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
+pub(super) fn is_misspelt(typed: &str, word: &str) -> bool {
+    strsim::damerau_levenshtein(typed, word) <= if typed.len() < 8 { 1 } else { 2 }
+}
