@@ -197,6 +197,81 @@ fn what_a_file_makes_its_reader_use_is_bounded() {
     assert!(own.to_string().contains("more than 32768 KiB"), "{own}");
 }
 
+/// A pickle's text, number, `list` and `dict`.
+fn text(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap().to_le_bytes();
+    [b"X", &length[..], text.as_bytes()].concat()
+}
+
+fn number(number: i32) -> Vec<u8> {
+    [b"J", &number.to_le_bytes()[..]].concat()
+}
+
+fn list(parts: &[Vec<u8>]) -> Vec<u8> {
+    [b"](", parts.concat().as_slice(), b"e"].concat()
+}
+
+fn dict(members: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let members = members
+        .iter()
+        .flat_map(|(key, value)| [text(key), value.clone()]);
+    [b"}(", members.collect::<Vec<_>>().concat().as_slice(), b"u"].concat()
+}
+
+#[test]
+fn what_is_named_again_and_again_is_looked_at_once() {
+    let place = |size: &'static str| [("address", number(4096)), (size, number(512))];
+    let block = [
+        ("requested_size", number(512)),
+        ("state", text("active_allocated")),
+    ];
+    let block = dict(&[&place("size")[..], &block].concat());
+    let segment = [
+        ("device", number(0)),
+        ("stream", number(0)),
+        ("segment_type", text("small")),
+        ("blocks", list(&[block])),
+    ];
+    // Kept as number 0, and named again.
+    let segment = [
+        dict(&[&place("total_size")[..], &segment].concat()),
+        b"q\0".to_vec(),
+    ]
+    .concat();
+    let again = b"h\0".to_vec();
+    let event = |action: &str| {
+        let event = [
+            ("action", text(action)),
+            ("size", number(512)),
+            ("addr", number(4096)),
+            ("stream", number(0)),
+        ];
+        dict(&event)
+    };
+    let trace = |action: &str| ("device_traces", list(&[list(&[event(action)])]));
+    let devices = ("device_traces", list(&vec![list(&[event("alloc")]); 121]));
+    let segments = |segments: &[Vec<u8>]| ("segments", list(segments));
+    let many = vec![("other", number(0)); 64];
+    let refused = |members: &[(&str, Vec<u8>)]| {
+        refused(&[b"\x80\x02", dict(members).as_slice(), b"."].concat())
+    };
+
+    let twice = refused(&[trace("alloc"), segments(&[segment.clone(), again])]);
+    assert!(
+        twice.contains("segments at 1000 and 1000 overlap"),
+        "{twice}"
+    );
+    let devices = refused(&[devices, segments(&[])]);
+    assert!(
+        devices.contains("121 devices; expected at most 120"),
+        "{devices}"
+    );
+    let long = refused(&[trace(&"x".repeat(5_000)), segments(&[])]);
+    assert!(long.contains("a very long str; expected a str"), "{long}");
+    let first = refused(&[&[trace("alloc"), segments(&[segment])], &many[..]].concat());
+    assert!(first.contains("there is no `device_traces`"), "{first}");
+}
+
 #[test]
 fn shared_values_are_one_value() {
     // f = [{"n": 1}]; {"a": f, "b": f}

@@ -1,6 +1,7 @@
 //! PyTorch's own memory snapshots: what `torch.cuda.memory._dump_snapshot` writes.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::error::RecordingError;
 use super::pickle::{Pickle, Value, ValueId};
@@ -91,11 +92,18 @@ fn cut_request(entries: &[Entry]) -> usize {
     entries.iter().take_while(cut).count()
 }
 
+/// PyTorch's own bound: `C10_COMPILE_TIME_MAX_GPUS` in `c10/cuda/CUDAMacros.h`.
+const MOST_DEVICES: usize = 120;
+
 /// The device with most events, its trace, and the other devices that have any.
 fn longest<'p>(
     reader: &Reader<'p, '_>,
     traces: &[ValueId],
 ) -> Result<(usize, &'p [ValueId], Vec<String>), RecordingError> {
+    if traces.len() > MOST_DEVICES {
+        let problem = format!("{} devices; expected at most {MOST_DEVICES}", traces.len());
+        return Err(RecordingError::at("device_traces", problem));
+    }
     let mut all: Vec<(usize, &[ValueId])> = Vec::new();
     for (device, trace) in traces.iter().enumerate() {
         let trace = reader.list(*trace, || format!("device_traces[{device}]"))?;
@@ -167,6 +175,8 @@ impl<'p> Reader<'p, '_> {
     fn layout(&self, segments: ValueId, device: usize) -> Result<Layout, RecordingError> {
         let mut layout = Layout::default();
         let list = self.list(segments, || "segments".to_owned())?;
+        // A pickle of few bytes can name one segment millions of times.
+        let mut begun = HashSet::new();
         for (index, id) in list.iter().enumerate() {
             let place = || format!("segments[{index}]");
             let members = self.map(*id, place)?;
@@ -194,6 +204,9 @@ impl<'p> Reader<'p, '_> {
                 },
                 used: Vec::new(),
             };
+            if !begun.insert(segment.address) {
+                return Err(overlapping([segment.address; 2]));
+            }
             let blocks = self.member(members, "blocks", place)?;
             let blocks = self.list(blocks, || format!("{}.blocks", place()))?;
             segment.used = self.used(&segment, blocks, &place)?;
@@ -202,13 +215,7 @@ impl<'p> Reader<'p, '_> {
         crate::order::by_key(&mut layout.segments, |segment| segment.address);
         for pair in layout.segments.windows(2) {
             if pair[0].address.offset(pair[0].size) > pair[1].address {
-                return Err(RecordingError::at(
-                    "segments",
-                    format!(
-                        "the segments at {} and {} overlap",
-                        pair[0].address, pair[1].address
-                    ),
-                ));
+                return Err(overlapping([pair[0].address, pair[1].address]));
             }
         }
         Ok(layout)
@@ -224,15 +231,14 @@ impl<'p> Reader<'p, '_> {
             return Ok(());
         };
         let here = || format!("{}.segment_pool_id", place());
-        for part in self.list(id, here)? {
-            if self.unsigned(*part, here)? != 0 {
-                return Err(RecordingError::at(
-                    here(),
-                    "a private pool (CUDA graphs or torch.cuda.MemPool), which is not supported; expected (0, 0)",
-                ));
-            }
+        if let [one, other] = self.list(id, here)?
+            && self.unsigned(*one, here)? == 0
+            && self.unsigned(*other, here)? == 0
+        {
+            return Ok(());
         }
-        Ok(())
+        let problem = "a private pool (CUDA graphs or torch.cuda.MemPool), which is not supported; expected (0, 0)";
+        Err(RecordingError::at(here(), problem))
     }
 
     fn used(
@@ -449,6 +455,13 @@ impl<'p> Reader<'p, '_> {
             RecordingError::at(place, format!("there is no `{key}`; expected it"))
         })
     }
+}
+
+fn overlapping([one, other]: [Address; 2]) -> RecordingError {
+    RecordingError::at(
+        "segments",
+        format!("the segments at {one} and {other} overlap"),
+    )
 }
 
 fn expected(what: &str, found: &Value<'_>, place: &str) -> RecordingError {

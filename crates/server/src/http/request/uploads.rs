@@ -380,6 +380,9 @@ fn no_disk(error: &io::Error) -> Problem {
 /// How much is decompressed before the next check that the client still waits, in bytes: about 2 ms of work.
 const PART: usize = 1 << 20;
 
+/// How long a body is read, and a replay in it worked on: as long as a simulation, unless the service's operator gives that more.
+const LONGEST: Duration = Duration::from_mins(1);
+
 /// Runs `work` on a thread of its own, which stops soon after this future is dropped. Not on the runtime's blocking pool, for which a runtime that ends waits.
 pub(in crate::http) fn on_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
@@ -407,6 +410,29 @@ async fn boxed_on_thread(work: Box<dyn FnOnce() -> Done + Send>) -> Done {
         tracing::error!("no thread could be started: {error}");
         return Err(busy());
     }
+    let late = |_| {
+        let detail = format!("reading the body took more than {} s", LONGEST.as_secs());
+        Problem::new(Code::TookTooLong, detail)
+    };
+    let done = tokio::time::timeout(LONGEST, receiver).await;
     // Without an answer the thread panicked, which the panic hook has printed.
-    receiver.await.unwrap_or_else(|_| Err(Problem::fault()))
+    done.map_err(late)?
+        .unwrap_or_else(|_| Err(Problem::fault()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_read_for_too_long_is_given_up() {
+        let endless = || {
+            while !is_cancelled() {
+                std::thread::yield_now();
+            }
+            Ok(())
+        };
+        let problem = on_thread(endless).await.unwrap_err();
+        assert_eq!(problem.status, 503);
+    }
 }

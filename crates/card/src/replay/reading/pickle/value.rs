@@ -41,6 +41,12 @@ pub(super) enum Container {
     Map(Vec<ValueId>),
 }
 
+/// The bytes of a text that is looked at: as long as a path of Linux. Few bytes of a pickle can name one text, or one `dict`, millions of times.
+const MOST_TEXT: usize = 4096;
+
+/// The members of a `dict` that are looked at: an event of PyTorch's snapshots has about ten.
+const MOST_MEMBERS: usize = 64;
+
 /// A Python value. Containers name their parts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'p> {
@@ -58,7 +64,7 @@ pub enum Value<'p> {
     Float(f64),
     /// A `str`.
     Text(Cow<'p, str>),
-    /// A `bytes` or `bytearray`.
+    /// A `bytes` or `bytearray`, or a `str` of more than [`MOST_TEXT`].
     Bytes(&'p [u8]),
     /// A `list`, `tuple`, `set` or `frozenset`.
     Sequence(&'p [ValueId]),
@@ -75,7 +81,7 @@ impl Value<'_> {
             Value::Int(_) | Value::Unsigned(_) | Value::Long => "an int",
             Value::Float(_) => "a float",
             Value::Text(_) => "a str",
-            Value::Bytes(_) => "bytes",
+            Value::Bytes(_) => "bytes or a very long str",
             Value::Sequence(_) => "a list",
             Value::Map(_) => "a dict",
         }
@@ -116,10 +122,11 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// What a `dict` has under a key; the last one counts.
+    /// What a `dict` has under a key, as one of its last [`MOST_MEMBERS`]; the last one counts.
     pub fn member(&self, map: &[[ValueId; 2]], key: &str) -> Option<ValueId> {
         let named = |name: ValueId| self.text(name).is_some_and(|text| text == key);
-        let found = map.iter().rev().find(|[name, _]| named(*name));
+        let mut last = map.iter().rev().take(MOST_MEMBERS);
+        let found = last.find(|[name, _]| named(*name));
         found.map(|[_, value]| *value)
     }
 }
@@ -136,8 +143,14 @@ fn scalar(bytes: &[u8], place: usize) -> Value<'_> {
                 .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
             data.get(..usize::try_from(length).ok()?)
         };
-        let text =
-            |width: usize| counted(width).map(|text| Value::Text(String::from_utf8_lossy(text)));
+        let text = |width: usize| {
+            let text = counted(width)?;
+            Some(if text.len() > MOST_TEXT {
+                Value::Bytes(text)
+            } else {
+                Value::Text(String::from_utf8_lossy(text))
+            })
+        };
         Some(match Opcode::from_byte(*first)? {
             Opcode::NONE => Value::None,
             Opcode::NEWTRUE => Value::Bool(true),

@@ -37,18 +37,20 @@ export function Suggestions({ result, apply }) {
     const isChangeable = nothingFits && apply && result.environment.device.startsWith("sim:");
     return isChangeable && html`<p><button type="button" onClick=${() => apply({ suggest: true })}>What would make one sample fit?</button></p>`;
   }
-  const columns = ["change", "#batch", "#gained", "#samples/s", "#peak reserved"];
   const shown = suggestions.filter(({ micro_batch: batch }) => batch > 0 || !nothingFits);
   const rows = shown.map((suggestion) => {
     const { change, micro_batch: batch, gained, reaches, samples_per_second: speed, peak_reserved_bytes: peak, cost, patch } = suggestion;
     const name = shortened(change, 200);
-    const row = [html`${name}<br /><small>${cost}${reaches && `; takes ${wanted} at once`}</small>`, batch || "–", gained > 0 ? `+${gained}` : gained, speed ? number(speed) : "–", bytes(peak)];
-    if (apply) row.push(html`<button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${name}`}>Ask</button>`);
-    return row;
+    const ask = apply && html`<br /><button type="button" class="quiet" onClick=${() => apply(patch)} aria-label=${`Ask with ${name}`}>Ask</button>`;
+    return [
+      html`${name}<br /><small>${cost}${reaches && `; takes ${wanted} at once`}</small>${ask}`,
+      html`${batch || "–"}<br /><small>${gained > 0 ? `+${gained}` : gained}</small>`,
+      html`${bytes(peak)}<br /><small>${speed && `${number(speed)} samples/s`}</small>`,
+    ];
   });
   return html`<section aria-label="What else would help">
     <h3>${nothingFits ? (wanted === 1 ? "What makes one sample fit" : `What makes ${wanted} samples fit`) : `To take ${wanted} samples at once`}</h3>
-    ${rows.length > 0 && html`<${Table} label="Changes of the question" columns=${apply ? [...columns, "try"] : columns} rows=${rows} />`}
+    ${rows.length > 0 && html`<${Table} label="Changes of the question" columns=${["change", "#batch", "#peak reserved"]} rows=${rows} />`}
     ${rows.length < suggestions.length && html`<p>${suggestions.length - rows.length} other changes are not enough${rows.length > 0 && " alone"}.</p>`}
   </section>`;
 }
