@@ -198,6 +198,11 @@ fn placeholders(answer: &Answer) -> Placeholders {
         ("amp_fp16", is(accelerate == "fp16")),
         ("amp_bf16", is(accelerate == "bf16")),
         ("autocast", Some(autocast)),
+        (
+            "as_stored",
+            is(of_transformers || model.hf.is_some())
+                .filter(|_| model.param_dtype.is_none() && variant.precision.autocast().is_some()),
+        ),
         ("dtype", loaded.map(|dtype| format!("torch.{dtype}"))),
         (
             "frozen",

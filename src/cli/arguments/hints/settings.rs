@@ -43,6 +43,10 @@ fn is_unasked(key: &str) -> bool {
 const SWITCHES: &str =
     "adapter finetuning_type train_type training_type tuner_type peft_type use_lora use_peft peft";
 
+/// Settings of TRL's scripts that are no other trainer's, beside `model_name_or_path`.
+const OF_TRL: &str = "use_peft lora_r max_length max_prompt_length max_completion_length packing beta loss_type dataset_text_field \
+                      completion_only_loss assistant_only_loss";
+
 /// The flags of a question, each once, and the settings that it has no words for.
 #[derive(Default)]
 struct Question<'k> {
@@ -62,6 +66,23 @@ impl<'k> Question<'k> {
                 Some(same) if *same == flag => {}
                 Some(_) => self.left.push(key),
             }
+        }
+    }
+
+    /// The settings that are not in it.
+    fn left_out(&self) -> String {
+        let left = self.left.iter().map(|key| (*key).to_owned());
+        let mut left: Vec<_> = left.collect();
+        if !self.unknown.is_empty() {
+            let (count, keys) = (self.unknown.len(), self.unknown.join(", "));
+            let more = if left.is_empty() { "" } else { " more" };
+            left.push(format!(
+                "{count}{more} that batchfit does not know ({keys})"
+            ));
+        }
+        match left.as_slice() {
+            [] => String::new(),
+            left => format!(", but for {}", left.join(", ")),
         }
     }
 }
@@ -94,7 +115,7 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
             continue;
         }
         let is_adapter = ["lora", "qlora"].contains(&&*value.to_lowercase());
-        has_adapter |= is_adapter;
+        has_adapter |= is_adapter || is_switch && is_on(value) == Some(true);
         is_quantized |= value == "qlora";
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,".contains(c);
         let named = format!("{key}={value}");
@@ -126,12 +147,21 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     if is_full && !has_adapter {
         asked.retain(|(_, flag)| !flag.starts_with("--with lora"));
     }
+    let named = |names: &str| {
+        let mut names = names.split(' ');
+        names.any(|name| pairs.iter().any(|(key, _)| *key == name))
+    };
+    let is_by_name = named("model_name_or_path");
+    let is_of_factory = is_by_name && named("finetuning_type stage");
+    let is_of_trl = is_by_name && !is_of_factory && named(OF_TRL);
+    has_adapter |= is_of_factory && !named("finetuning_type");
+    let is_half = has_adapter && (is_quantized || !is_of_trl);
     // What is said of all numbers counts, and not what is said of autocast.
     asked.sort_by_key(|(_, flag)| !flag.starts_with("--precision "));
     for (key, flag) in &asked {
-        // Trainers load the weights under adapters in the type that they train in.
+        // Trainers but TRL's load the weights under adapters in the type that they train in.
         let flag = match flag.strip_prefix("--amp ") {
-            Some(kind) if has_adapter => format!("--precision {kind}"),
+            Some(kind) if is_half => format!("--precision {kind}"),
             _ => flag.clone(),
         };
         question.ask(key, &flag);
@@ -140,43 +170,35 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
     if has_adapter && !has("--with lora=") {
         question.flags.push("--lora 16".to_owned());
     }
-    if is_upcast && has("--amp ") && !has("--precision ") {
+    // As TRL 1.16 trains unless told otherwise (`_BaseConfig` and `ModelConfig`), and LLaMA-Factory 0.9 (`ModelArguments`).
+    if is_of_trl && !is_quantized && !named("bf16 fp16") && !has("--precision ") {
+        question.flags.push("--amp bf16".to_owned());
+    }
+    let checkpoints = is_of_factory || is_of_trl && !named("gradient_checkpointing");
+    if checkpoints && !has("--checkpoint ") {
+        question.flags.push("--checkpoint per_block".to_owned());
+    }
+    is_upcast |= is_of_trl && !is_quantized && !named("dtype torch_dtype");
+    let has_amp = question.flags.iter().any(|it| it.starts_with("--amp "));
+    if is_upcast && has_amp && !has("--precision ") {
         question.flags.push("--with param_dtype=fp32".to_owned());
     }
-    if is_quantized && !has("--precision ") && !(has_adapter && has("--amp ")) {
+    if is_quantized && !has("--precision ") && !(is_half && has("--amp ")) {
         question.flags.push("--precision bf16".to_owned());
     }
-    let Question {
-        flags,
-        left,
-        unknown,
-    } = question;
-    let flags = flags
-        .iter()
-        .fold(String::new(), |all, flag| all + " " + flag);
+    let left = question.left_out();
+    let flags = question.flags.iter();
+    let flags = flags.fold(String::new(), |all, flag| all + " " + flag);
     let flags = match batch {
         Some(batch) => format!("probe {} --on CARD --batch {batch}{flags}", model?),
         None => format!("fit {} --on CARD{flags}", model?),
     };
-    let is_of_trl = pairs.iter().any(|(key, _)| *key == "model_name_or_path") && !is_switched;
     let weights = if is_quantized {
         ", with 16-bit weights"
-    } else if is_of_trl && has("--with lora=") {
+    } else if is_by_name && !is_switched && has("--with lora=") {
         ", with an adapter, which TRL trains only where `use_peft` is true"
     } else {
         ""
-    };
-    let mut left = left.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
-    if !unknown.is_empty() {
-        let (count, keys) = (unknown.len(), unknown.join(", "));
-        let more = if left.is_empty() { "" } else { " more" };
-        left.push(format!(
-            "{count}{more} that batchfit does not know ({keys})"
-        ));
-    }
-    let left = match left.as_slice() {
-        [] => String::new(),
-        left => format!(", but for {}", left.join(", ")),
     };
     Some(format!(
         "`batchfit {flags}` asks about what it says{weights}{left}"
@@ -205,20 +227,38 @@ mod tests {
             ),
             (
                 factory.to_owned(),
-                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16` asks about what it says",
+                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16 --checkpoint per_block` asks about what it says",
             ),
-            // TRL's adapter is off, and LLaMA-Factory converts what it trains to float32 (`init_adapter` of its model/adapter.py).
+            // TRL and LLaMA-Factory checkpoint unless told otherwise, TRL under bf16 with weights in float32. TRL's adapter is off, and LLaMA-Factory converts what it trains to float32 (`init_adapter` of its model/adapter.py).
             (
                 "model_name_or_path: gpt2\nuse_peft: false\nlora_r: 32\nbf16: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --amp bf16` asks about what it says",
+                "`batchfit fit gpt2 --on CARD --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says",
             ),
             (
                 "model_name_or_path: gpt2\nfinetuning_type: full\nlora_rank: 8\nlora_target: all\nbf16: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --amp bf16 --with param_dtype=fp32` asks about what it says",
+                "`batchfit fit gpt2 --on CARD --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says",
             ),
             (
                 "model_name_or_path: gpt2\nlora_r: 32\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --with lora=32` asks about what it says, with an adapter, which TRL trains only where `use_peft` is true",
+                "`batchfit fit gpt2 --on CARD --with lora=32 --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says, \
+                 with an adapter, which TRL trains only where `use_peft` is true",
+            ),
+            (
+                "model_name_or_path: gpt2\nuse_peft: true\nload_in_4bit: true\nbf16: true\nbeta: 0.1\ngradient_checkpointing: false\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --precision bf16 --lora 16` asks about what it says, with 16-bit weights, but for load_in_4bit, beta",
+            ),
+            (
+                "model_name_or_path: gpt2\ndtype: bfloat16\nmax_length: 512\noptim: adafactor\nmax_grad_norm: 0.0\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --precision bfloat16 --seq-len 512 --optimizer adafactor_transformers --checkpoint per_block` asks about \
+                 what it says",
+            ),
+            (
+                "base_model: gpt2\noptimizer: adamw_8bit\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --optimizer adamw_bnb_8bit` asks about what it says",
+            ),
+            (
+                "model_name_or_path: gpt2\nstage: sft\ndisable_gradient_checkpointing: true\n".to_owned(),
+                "`batchfit fit gpt2 --on CARD --checkpoint none --lora 16` asks about what it says",
             ),
             (
                 "base_model: gpt2\nadapter:\nlora_r: 8\nlora_dropout: 0.1\nbf16: true\n".to_owned(),
@@ -232,7 +272,7 @@ mod tests {
             (
                 both.to_owned(),
                 "`batchfit probe Qwen/Qwen2.5-7B --on CARD --batch 1 --precision bf16 --with lora=8 --with lora_target_modules=all \
-                 --with attn_implementation=eager --seq-len 2048` asks about what it says, but for enable_liger_kernel, use_cpu, max_length, \
+                 --with attn_implementation=eager --seq-len 2048 --checkpoint per_block` asks about what it says, but for enable_liger_kernel, use_cpu, max_length, \
                  2 more that batchfit does not know (additional_target, freeze_trainable_layers)",
             ),
         ] {
