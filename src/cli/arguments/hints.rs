@@ -19,6 +19,7 @@ use crate::model::{OTHER_NAMES, nicknames, preset};
 
 use commands::{no_command, question};
 pub(in crate::cli) use settings::of_settings;
+use settings::without_adapter;
 use unknown::{is_misspelt, unknown, unknown_word, wrong_model};
 
 /// Commands that ask a question.
@@ -149,8 +150,9 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
     let given = attached.or(next).unwrap_or_default();
     let is_off = is_on(given) == Some(false);
     let with_value = format!("{flag}={given}");
-    if row(&with_value, " | ").is_some() {
-        return None;
+    let without = without_adapter(flag, given, typed);
+    if without.is_some() || row(&with_value, " | ").is_some() {
+        return without;
     }
     let of_value = row(&with_value, " = ");
     let dashed = dashed(command, flag).filter(|_| flag.starts_with('-') || attached.is_some());
@@ -289,7 +291,9 @@ pub(in crate::cli) fn with_card(said: &str, typed: &[OsString]) -> String {
     let Some(on) = card.and_then(|card| nicknames::parse(&card).ok()) else {
         return said.to_owned();
     };
-    let name = on.card.name;
+    let (name, several) = (on.card.name, on.count.unwrap_or(8));
+    let said = said.replace(", with your card,", "");
+    let said = said.replace("--on 8xh100", &format!("--on {several}x{name}"));
     match on.count {
         None => said.replace("--on CARD", &format!("--on {name}")),
         Some(count) => (said

@@ -26,11 +26,20 @@ pub(super) fn is_asked_for(result: &FitResult) -> bool {
 /// The suggestions that reach what is wanted.
 pub(super) fn to_paste(result: &FitResult) -> String {
     let reaching = result.suggestions.iter();
-    let reaching = reaching.filter(|one| one.reaches && one.micro_batch > 0);
+    let mut reaching: Vec<_> = reaching
+        .filter(|one| one.reaches && one.micro_batch > 0)
+        .collect();
+    // A list of modules is long to paste.
+    reaching.sort_by_key(|one| {
+        one.patch
+            .pointer("/training/checkpointing/modules")
+            .is_some()
+    });
     // One of each kind first: of four optimizers that reach it, three say little more.
     let mut kinds = HashSet::new();
-    let (first, more): (Vec<_>, Vec<_>) =
-        reaching.partition(|one| kinds.insert(members(&one.patch)));
+    let (first, more): (Vec<_>, Vec<_>) = reaching
+        .into_iter()
+        .partition(|one| kinds.insert(members(&one.patch)));
     let card = result.environment.device.trim_start_matches("sim:");
     let mut text = String::new();
     for one in first.into_iter().chain(more).take(MOST) {

@@ -139,7 +139,8 @@ pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
 /// What to do with a file that trains by itself.
 fn script(what: &Path) -> Option<String> {
     let extension = what.extension()?.to_str()?.to_lowercase();
-    if WEIGHTS.contains(&&*extension) && !what.exists() {
+    let is_weights = WEIGHTS.contains(&&*extension) && !what.exists();
+    if is_weights && library(&what.to_string_lossy().to_lowercase()).is_none() {
         return Some("these are weights; what takes memory is the model: its name, its config.json, or a function that builds it \
                      (`batchfit fit my.py:build`)".to_owned());
     }
@@ -171,19 +172,24 @@ fn is_path(what: &Path) -> bool {
         || (text.contains('/') && !is_hub_id(text))
 }
 
-/// What nothing is known by.
-fn unknown(what: &Path, name: &str) -> CliError {
-    let lower = name.to_lowercase();
+/// Whose model a name in small letters is.
+fn library(lower: &str) -> Option<&'static str> {
     let last = lower.rsplit('/').next().unwrap_or_default();
     let is_called = |one: &str| match (one.strip_prefix('/'), one.strip_prefix('*')) {
         (Some(own), _) => last.starts_with(own),
         (_, Some(part)) => lower.contains(part),
         _ => lower.starts_with(one),
     };
-    let of = LIBRARIES.lines().find_map(|line| {
+    LIBRARIES.lines().find_map(|line| {
         let (names, library) = line.split_once(" | ")?;
         names.split(' ').any(is_called).then_some(library)
-    });
+    })
+}
+
+/// What nothing is known by.
+fn unknown(what: &Path, name: &str) -> CliError {
+    let lower = name.to_lowercase();
+    let of = library(&lower);
     let problem = if QUANTIZED.iter().any(|kind| lower.contains(kind)) {
         "its weights are quantized, which no name says here: `batchfit run --on CARD -- python train.py` runs your own script with them on a \
          virtual GPU; LoRA over 16-bit weights is `batchfit fit meta-llama/Llama-3.1-8B --on rtx4090 --precision bf16 --lora 16`"

@@ -99,6 +99,9 @@ const IMAGES: &str = "vision_config";
 
 /// What an answer says of the task of a model.
 pub(super) fn note(model: &HuggingFaceModel, class: &str) -> Option<String> {
+    if class == "CLIPModel" {
+        return Some("the loss compares the pairs of a micro-batch: accumulation steps do not add any to compare, as a larger batch does".to_owned());
+    }
     if is_language_model(class) {
         let all_at_once = model.sizes.loss_chunks.is_none();
         return all_at_once.then(|| {

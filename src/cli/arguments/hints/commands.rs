@@ -91,6 +91,14 @@ pub(super) fn no_command(command: &str, typed: &[OsString]) -> String {
             "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
              lists the commands"
         ),
+        _ if typed
+            .iter()
+            .any(|it| Path::new(it).extension().is_some_and(|it| it == "py")) =>
+        {
+            format!(
+                "{command:?} is no command; `batchfit run --on CARD -- python train.py` runs your own script on a virtual GPU, and says what it takes"
+            )
+        }
         _ => format!(
             "{command:?} is no command; write `batchfit {}`",
             instead.replace('%', "resnet18 --on t4")

@@ -1,6 +1,8 @@
 //! Questions about settings of other trainers.
 
-use super::{LEFT_OUT, ONE_BATCH, is_on, row};
+use std::ffi::OsString;
+
+use super::{LEFT_OUT, ONE_BATCH, is_on, removed, row};
 
 /// The settings of YAML with what they are: lists with commas between their items, and `{` where there are further settings in them.
 fn pairs(settings: &str) -> Vec<(&str, String)> {
@@ -42,6 +44,43 @@ fn is_unasked(key: &str) -> bool {
 /// Settings that switch adapters on or off; without one, ranks and the like do.
 const SWITCHES: &str =
     "adapter finetuning_type train_type training_type tuner_type peft_type use_lora use_peft peft";
+
+/// What is typed, where a flag switches adapters off: without it, and without what ranks and the like say.
+pub(super) fn without_adapter(
+    flag: &str,
+    value: &str,
+    typed: &[OsString],
+) -> Option<(Vec<OsString>, String)> {
+    let name = flag.trim_start_matches('-').replace('-', "_");
+    let is_switch = SWITCHES.split(' ').any(|switch| switch == name);
+    let is_off = is_on(value) == Some(false) || ["full", "none"].contains(&value);
+    if !is_switch || !is_off {
+        return None;
+    }
+    let mut words = typed.to_vec();
+    removed(&mut words, flag);
+    let is_of_adapter = |word: &str| {
+        let name = word.split('=').next().unwrap_or(word);
+        let is_so = |said: &str| said.starts_with("--with lora");
+        word.starts_with('-') && row(name, " = ").is_some_and(is_so)
+    };
+    let mut left = vec![flag.to_owned()];
+    while let Some(at) = words
+        .iter()
+        .position(|it| it.to_str().is_some_and(is_of_adapter))
+    {
+        let word = words[at].to_string_lossy().into_owned();
+        removed(&mut words, &word);
+        left.push(word);
+    }
+    while let Some(at) = (words.windows(2))
+        .position(|it| it[0] == "--with" && it[1].to_string_lossy().starts_with("lora"))
+    {
+        words.drain(at..at + 2);
+    }
+    let left = left.join(", ");
+    Some((words, format!("{left} left out: no adapter is trained")))
+}
 
 /// Settings of TRL's scripts that are no other trainer's, beside `model_name_or_path`.
 const OF_TRL: &str = "use_peft lora_r max_length max_prompt_length max_completion_length packing beta loss_type dataset_text_field \

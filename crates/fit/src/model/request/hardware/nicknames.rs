@@ -159,6 +159,10 @@ fn described(text: &str) -> Vec<&'static Card> {
         if let Some(compute) = compute {
             let (major, minor) = card.capability.compute;
             number(compute) == Some(u64::from(major * 10 + minor))
+        } else if let Some(mib) = part.strip_suffix("mib").and_then(number) {
+            // As nvidia-smi says it, of which PyTorch has a little less.
+            let total = card.total_memory.0 >> 20;
+            total <= mib && total * 100 >= mib * 97
         } else if let Some(size) = Name::read(part).size() {
             is_sold_with(card, size)
         } else {
