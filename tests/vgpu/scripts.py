@@ -51,6 +51,12 @@ SCRIPTS = {
         lambda answer: (answer["verdict"], answer["exit_code"], answer["out_of_memory"]["others_bytes"] >> 30),
         ("fits", 0, 50),
     ),
+    "a file that was there before is not overwritten": (
+        "import os, torch\nopen('old.pt', 'w').write('mine')\nos.utime('old.pt', (1, 1))\nx = torch.zeros(8, device='cuda')\n"
+        "torch.save(x, 'old.pt')\ntorch.save(x, f='new.pt')\nassert open('old.pt').read() == 'mine' and len(torch.load('new.pt')) == 8\n",
+        lambda answer: (answer["verdict"], answer["exit_code"]),
+        ("fits", 0),
+    ),
     "who looks at the peak keeps nothing alive": (
         "import torch, torch.nn as nn\nclass Chain(nn.Module):\n    def forward(self, x):\n        a = torch.relu(x)\n        b = torch.relu(a)\n        del a\n        return torch.relu(b)\n"
         "x = torch.zeros(64 << 20, device='cuda')\nwith torch.no_grad():\n    Chain()(x)\n",

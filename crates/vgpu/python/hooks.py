@@ -25,7 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROCESS = os.getpid()
+PROCESS, STARTED = os.getpid(), time.time()
 
 # Events that PyTorch keeps of its allocator's history: about 100 MB with stacks, and some thirty steps of a model with a thousand
 # allocations a step.
@@ -525,7 +525,18 @@ def make(self, *args, **kwargs):
     steps.made(self)
 
 
-torch.optim.Optimizer.__init__ = make
+saved = torch.save
+
+
+@functools.wraps(saved)
+def save(obj, f, *args, **kwargs):
+    """Numbers that no GPU computed do not take the place of a file that was there before."""
+    if isinstance(f, (str, os.PathLike)) and os.path.isfile(f) and os.path.getmtime(f) < STARTED:
+        return print(f"batchfit: {os.fspath(f)} was there before and is not overwritten: nothing was trained", file=sys.stderr)
+    return saved(obj, f, *args, **kwargs)
+
+
+torch.optim.Optimizer.__init__, torch.save = make, save
 register_optimizer_step_post_hook(steps.after)
 torch.nn.Module.train = tell
 torch.autograd._engine_run_backward = backward
