@@ -45,6 +45,16 @@ class AskingTest(unittest.TestCase):
         with self.assertRaisesRegex(batchfit.FitError, "one card is asked about at a time"):
             batchfit.fit("resnet18", on="t4,l4", image_size=64)
 
+    def test_what_is_of_a_module_is_no_less_asked_of_a_name(self):
+        answer = batchfit.fit("gpt2", on="rtx4090", seq_len=64, dtype="bf16")
+        self.assertIn("with bf16", str(answer))
+        with self.assertRaisesRegex(batchfit.FitError, "fit finds the batch"):
+            batchfit.fit("gpt2", batch=8, on="t4")
+        with self.assertRaisesRegex(batchfit.FitError, "its own loss"):
+            batchfit.fit("gpt2", loss="mse", on="t4")
+        with self.assertRaisesRegex(batchfit.FitError, "config.json"):
+            batchfit.fit({"architectures": ["GPT2LMHeadModel"]}, on="t4")
+
     def test_a_name_like_a_flag_is_a_name(self):
         with self.assertRaisesRegex(batchfit.FitError, "--version"):
             batchfit.fit("--version", on="t4")

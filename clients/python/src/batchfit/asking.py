@@ -82,11 +82,17 @@ def fit(
     flags of `batchfit fit` go by their names: `seq_len=2048, checkpoint="per_block", lora=16`.
     """
     given = {"on": on, "amp": amp, "precision": precision, "target": target, **flags}
+    of_module = {"batch": batch, "loss": loss, "dtype": dtype}
     if isinstance(model, (str, Path)):
-        return _asked(str(model), given)
+        return _asked(str(model), {**given, **of_module})
+    if isinstance(model, Mapping):
+        raise FitError("a configuration is a file that the command reads: write it to config.json and give its path")
     # PyTorch takes seconds to import.
     from .export.exporting import Exported, export
 
+    told = [name for name, value in of_module.items() if value is not None]
+    if told and isinstance(model, Exported):
+        raise FitError(f"what is exported has its own {', '.join(told)}: leave that out")
     exported = model if isinstance(model, Exported) else export(model, batch, loss, dtype=dtype)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.json.gz"

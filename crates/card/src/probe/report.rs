@@ -342,7 +342,9 @@ impl ProbeReport {
             StepOutcome::Steady => ", then never",
             StepOutcome::WithoutRetries | StepOutcome::WithRetries | StepOutcome::Stopped => "",
         };
-        (!parts.is_empty()).then(|| format!("{}{never}", parts.join(" and ")))
+        let (last, first) = parts.split_last()?;
+        let and = if first.is_empty() { "" } else { " and " };
+        Some(format!("{}{and}{last}{never}", first.join(", ")))
     }
 
     /// The report of ranks that ran together, from theirs by rank: one that fails or runs out of memory ends all. Ranks that

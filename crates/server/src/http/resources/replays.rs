@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::alloc::Settings;
 use crate::http::App;
 use crate::http::request::parameters::{Parameters, invalid};
+use crate::http::request::unpack::Unpacked;
 use crate::http::request::uploads::{LIMIT_MIB, ReceivedBody};
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::{Code, Problem};
@@ -101,8 +102,8 @@ pub(in crate::http) async fn create_replay(
         options,
         reads_gzip,
     } = body;
-    let replayed = move |file: Vec<u8>| {
-        let recording = recording(&file)?;
+    let replayed = move |file: Unpacked| {
+        let recording = recording(&file.contents)?;
         drop(file);
         let Replay { report, events } = replay(&recording, &options).map_err(|error| Problem {
             parameter: Some("memory_limit".to_owned()),
@@ -111,7 +112,15 @@ pub(in crate::http) async fn create_replay(
         drop((recording, events));
         large::serialize(StatusCode::OK, &report, reads_gzip)
     };
-    Ok(app.uploads.read(received, replayed).await?.read)
+    let done = app.uploads.unpack(received, replayed).await;
+    let done = done.map_err(|problem| {
+        if problem.kind.ends_with(Code::UploadInvalid.slug()) {
+            Problem::new(Code::RecordingInvalid, problem.detail)
+        } else {
+            problem
+        }
+    });
+    Ok(done?.read)
 }
 
 fn recording(file: &[u8]) -> Result<Recording, Problem> {

@@ -1,7 +1,7 @@
 //! What to say of a name that no device, card or machine has. A card of another name has another amount of memory: it is offered only where
 //! a name is misspelt, never in the place of another card.
 
-use super::nicknames::{Name, called};
+use super::nicknames::{Name, called, is_sold_with};
 use crate::device::sim::{self, CARDS, Card, Instance};
 use crate::limits::shorten;
 use batchfit_models::{RequestError, nearest};
@@ -114,9 +114,37 @@ pub(super) fn same(name: &str) -> Option<(&'static str, &'static str)> {
     row(name).and_then(|(card, said)| Some((card?, said)))
 }
 
+/// What to say of a MIG slice such as `3g.20gb` of a card: which card has as much in all its 8 parts, of an A30 4.
+fn slice(name: &str) -> Option<String> {
+    let lower = shorten(name).to_lowercase();
+    let (before, gb) = lower.strip_suffix("gb")?.rsplit_once("g.")?;
+    let gb: u64 = gb.parse().ok()?;
+    let parts = match before.chars().next_back()? {
+        '1' => 1,
+        '2' => 2,
+        '3' | '4' => 4,
+        '7' => 8,
+        _ => return None,
+    };
+    let of = before[..before.len() - 1].trim_end_matches(['-', ' ', ':', '_']);
+    let of = of.strip_suffix("mig").unwrap_or(of);
+    let is_whole = |card: &&&Card| {
+        [8, 4]
+            .iter()
+            .any(|all| is_sold_with(card, gb * all / parts))
+    };
+    let cards = called(of.trim_end_matches(['-', ' ', ':', '_']));
+    let card = cards.iter().find(is_whole)?.name;
+    Some(format!(
+        "a MIG slice is its card under a limit, that of the slice less 1 GiB: `--on {card} --memory-limit {}GiB`",
+        gb.saturating_sub(1)
+    ))
+}
+
 /// What to say of a card that is known not to be simulated.
 pub(super) fn absent(pointer: &str, name: &str) -> Option<RequestError> {
     let (_, advice) = row(name).filter(|(card, _)| card.is_none())?;
+    let advice = slice(name).unwrap_or_else(|| advice.to_owned());
     let problem = format!("unknown card {:?}; {advice}", shorten(name));
     Some(RequestError::at(pointer, problem).with_text(name))
 }
