@@ -1,30 +1,15 @@
 //! ELECTRA: `modeling_electra.py`.
 
 use super::embeddings::{Numbering, embeddings, words};
-use super::encoder::{Defaults, Shape, encoder};
+use super::encoder::{self, encoder};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
 const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 30522,
-    width: 256,
-    heads: 4,
-    intermediate: 1024,
-    types: 2,
-    activation: "gelu",
-    dropout: 0.1,
-    eps: 1e-12,
-    padding: 0,
-};
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape {
-        embedding_width: config.size("embedding_size", 128)?,
-        ..Shape::read(config, &DEFAULTS)?
-    };
+    let shape = encoder::shape(config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let p = shape.classifier_dropout(config)?;

@@ -1,7 +1,7 @@
 //! `MPNet`: `modeling_mpnet.py`, whose heads are RoBERTa's.
 
 use super::embeddings::position_ids_after;
-use super::encoder::{Shape, intermediate, output};
+use super::encoder::{intermediate, output};
 use crate::huggingface::attention::distance_buckets;
 use crate::huggingface::prelude::*;
 

@@ -1,36 +1,29 @@
 //! Mixtral and `DeepSeek`.
 
-use super::{ConfigDefaults, LLAMA, base};
+use super::{base, of_shape};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::decoder::{Decoder, Windows};
 use crate::huggingface::rotary::experts::{Choice, Family, Groups, Mixture};
 use crate::huggingface::rotary::latent::Ranks;
 use crate::huggingface::rotary::rope::yarn_attention;
 use crate::huggingface::rotary::rotation::Part;
+use crate::huggingface::shape::Shape;
 use crate::request_error::RequestError;
 
 pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "mixtral",
-        prefix: "Mixtral",
-        intermediate: 14336,
-        kv_heads: Some(8),
-        eps: 1e-5,
-        ..LLAMA
-    };
     if config.number("router_jitter_noise", 0.0)? > 0.0 {
         return Err(config.not_built("router_jitter_noise"));
     }
-    let mut decoder = base(config, &usual)?;
+    let mut decoder = base(config)?;
     let window = config.size_if_given("sliding_window")?;
     decoder.windows = window.map_or(Windows::None, Windows::All);
     let mixture = Mixture {
         count: config.size("num_local_experts", 8)?,
         chosen: config.size("num_experts_per_tok", 2)?,
-        intermediate: decoder.intermediate,
+        intermediate: decoder.shape.intermediate,
         shared: 0,
         family: Family::Mixtral,
-        layers: (0..decoder.layers).map(|_| true).collect(),
+        layers: (0..decoder.shape.layers).map(|_| true).collect(),
     };
     let names = ["num_local_experts", "num_experts_per_tok"];
     decoder.mixture = Some(mixture.checked(config, names)?);
@@ -38,13 +31,10 @@ pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
 }
 
 /// What both generations of `DeepSeek` say alike, but for the router.
-fn any_deepseek(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
+fn any_deepseek(config: &Config<'_>) -> Result<Decoder, RequestError> {
     let rotated = config.size("qk_rope_head_dim", 64)?;
-    let usual = ConfigDefaults {
-        head_dim: Some(rotated),
-        ..*usual
-    };
-    let mut decoder = base(config, &usual)?;
+    let shape = Shape::with_heads_of(config, Some(rotated))?;
+    let mut decoder = of_shape(config, shape)?;
     let ranks = Ranks {
         queries: config.size_or_none("q_lora_rank", Some(1536))?,
         keys_and_values: config.size("kv_lora_rank", 512)?,
@@ -80,13 +70,7 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
 }
 
 pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "deepseek_v2",
-        prefix: "DeepseekV2",
-        vocabulary: 102_400,
-        ..LLAMA
-    };
-    let mut decoder = any_deepseek(config, &usual)?;
+    let mut decoder = any_deepseek(config)?;
     decoder.mlp_bias = config.flag("mlp_bias", false)?;
     decoder.rotation.part = Part::Complex;
     let count = config.size("n_routed_experts", 64)?;
@@ -120,7 +104,9 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> 
             normalizes: false,
             scaling: config.number("routed_scaling_factor", 1.0)?,
         }),
-        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
+        layers: (0..decoder.shape.layers)
+            .map(|layer| layer >= first)
+            .collect(),
     };
     let names = ["n_routed_experts", "num_experts_per_tok"];
     decoder.mixture = Some(mixture.checked(config, names)?);
@@ -128,18 +114,7 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> 
 }
 
 pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "deepseek_v3",
-        prefix: "DeepseekV3",
-        vocabulary: 129_280,
-        width: 7168,
-        intermediate: 18432,
-        layers: 61,
-        heads: 128,
-        kv_heads: Some(128),
-        ..LLAMA
-    };
-    let mut decoder = any_deepseek(config, &usual)?;
+    let mut decoder = any_deepseek(config)?;
     if config.flag("rope_interleave", true)? {
         decoder.rotation.part = Part::Interleaved;
     }
@@ -156,7 +131,9 @@ pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> 
             normalizes: config.flag("norm_topk_prob", true)?,
             scaling: config.number("routed_scaling_factor", 2.5)?,
         }),
-        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
+        layers: (0..decoder.shape.layers)
+            .map(|layer| layer >= first)
+            .collect(),
     };
     let names = ["n_routed_experts", "num_experts_per_tok"];
     decoder.mixture = Some(mixture.checked(config, names)?);
