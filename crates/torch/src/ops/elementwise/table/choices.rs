@@ -2,16 +2,39 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "all rules have one type")]
 
-use super::super::row::Formula;
 use super::super::{Elementwise, Operand};
 use crate::ops::prelude::*;
 
 type Text = Option<&'static str>;
 
-/// What a rule gives: see [`Formula::By`].
-pub(super) type Rule = fn(&Elementwise, DType) -> Text;
+/// A formula by the call and the type to which its operands promote; nothing where no kernel can compute it.
+pub(in super::super) type Rule = fn(&Elementwise, DType) -> Text;
 
-const _: fn(Rule) -> Formula = Formula::By;
+/// All of them, by the names that rows have for them.
+pub(super) const RULES: &[(&str, Rule)] = &[
+    ("bessel", bessel),
+    ("bessel_of_x", bessel_of_x),
+    ("ceil", ceil),
+    ("clamped", clamped),
+    ("finite", finite),
+    ("floor", floor),
+    ("gelu_derivative", gelu_derivative),
+    ("gelu_formula", gelu_formula),
+    ("has_sign", has_sign),
+    ("logit", logit),
+    ("next", next),
+    ("of_clamped", of_clamped),
+    ("of_dividend", of_dividend),
+    ("of_divisor", of_divisor),
+    ("of_logit", of_logit),
+    ("of_lower_bound", of_lower_bound),
+    ("of_upper_bound", of_upper_bound),
+    ("quotient", quotient),
+    ("random", random),
+    ("remainder", remainder),
+    ("round", round),
+    ("trunc", trunc),
+];
 
 fn text_of<'a>(op: &'a Elementwise, attribute: &str) -> Option<&'a str> {
     match op.attribute(attribute)? {
@@ -38,7 +61,7 @@ fn of_fractions(dtype: DType, text: &'static str) -> Text {
 }
 
 /// `GeluCUDAKernelImpl` in `ActivationGeluKernel.cu`.
-pub(super) fn gelu_formula(op: &Elementwise, _: DType) -> Text {
+fn gelu_formula(op: &Elementwise, _: DType) -> Text {
     match text_of(op, "approximate")? {
         "none" => Some("self * 0.5 * (1 + erf(self * 0.7071067811865476))"),
         "tanh" => Some(
@@ -48,7 +71,7 @@ pub(super) fn gelu_formula(op: &Elementwise, _: DType) -> Text {
     }
 }
 
-pub(super) fn gelu_derivative(op: &Elementwise, _: DType) -> Text {
+fn gelu_derivative(op: &Elementwise, _: DType) -> Text {
     match text_of(op, "approximate")? {
         "none" => Some(
             "const C share = 0.5 * (1 + erf(self * 0.7071067811865476)); gradient = grad * (share + self * 0.3989422804014327 * exp(-0.5 * self * self));",
@@ -62,7 +85,7 @@ pub(super) fn gelu_derivative(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `div(rounding_mode)`.
-pub(super) fn quotient(op: &Elementwise, dtype: DType) -> Text {
+fn quotient(op: &Elementwise, dtype: DType) -> Text {
     match (text_of(op, "rounding_mode"), dtype.is_float()) {
         (Some("floor"), _) => Some("floor_quotient(self, other)"),
         (Some("trunc"), true) => Some("trunc(self / other)"),
@@ -73,14 +96,14 @@ pub(super) fn quotient(op: &Elementwise, dtype: DType) -> Text {
 }
 
 /// Of what is rounded, zeros.
-pub(super) fn of_dividend(op: &Elementwise, _: DType) -> Text {
+fn of_dividend(op: &Elementwise, _: DType) -> Text {
     match op.attribute("rounding_mode") {
         Some(_) => Some("0"),
         None => Some("grad / other"),
     }
 }
 
-pub(super) fn of_divisor(op: &Elementwise, _: DType) -> Text {
+fn of_divisor(op: &Elementwise, _: DType) -> Text {
     match op.attribute("rounding_mode") {
         Some(_) => Some("0"),
         None => Some("-grad * ((self / other) / other)"),
@@ -88,7 +111,7 @@ pub(super) fn of_divisor(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `fmod`.
-pub(super) fn remainder(_: &Elementwise, dtype: DType) -> Text {
+fn remainder(_: &Elementwise, dtype: DType) -> Text {
     Some(if dtype.is_float() {
         "fmod(self, other)"
     } else {
@@ -97,11 +120,11 @@ pub(super) fn remainder(_: &Elementwise, dtype: DType) -> Text {
 }
 
 /// `nextafter`, of the types that C has it for.
-pub(super) fn next(_: &Elementwise, dtype: DType) -> Text {
+fn next(_: &Elementwise, dtype: DType) -> Text {
     (!dtype.is_half()).then_some("nextafter(self, other)")
 }
 
-pub(super) fn clamped(op: &Elementwise, _: DType) -> Text {
+fn clamped(op: &Elementwise, _: DType) -> Text {
     Some(match (has(op, 1), has(op, 2)) {
         (true, true) => "minimum(maximum(self, min), max)",
         (true, false) => "maximum(self, min)",
@@ -111,7 +134,7 @@ pub(super) fn clamped(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `clamp_backward` in `FunctionsManual.cpp`.
-pub(super) fn of_clamped(op: &Elementwise, _: DType) -> Text {
+fn of_clamped(op: &Elementwise, _: DType) -> Text {
     Some(match (has(op, 1), has(op, 2)) {
         (true, true) => "self >= min && self <= max ? grad : 0",
         (true, false) => "self >= min ? grad : 0",
@@ -121,7 +144,7 @@ pub(super) fn of_clamped(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `clamp_backward_min_max` in `FunctionsManual.cpp`.
-pub(super) fn of_lower_bound(op: &Elementwise, _: DType) -> Text {
+fn of_lower_bound(op: &Elementwise, _: DType) -> Text {
     Some(if has(op, 2) {
         "min < max && self < min ? grad : 0"
     } else {
@@ -130,7 +153,7 @@ pub(super) fn of_lower_bound(op: &Elementwise, _: DType) -> Text {
 }
 
 /// The same of the other bound.
-pub(super) fn of_upper_bound(op: &Elementwise, _: DType) -> Text {
+fn of_upper_bound(op: &Elementwise, _: DType) -> Text {
     Some(if has(op, 1) {
         "self > max || max < min ? grad : 0"
     } else {
@@ -138,7 +161,7 @@ pub(super) fn of_upper_bound(op: &Elementwise, _: DType) -> Text {
     })
 }
 
-pub(super) fn has_sign(_: &Elementwise, dtype: DType) -> Text {
+fn has_sign(_: &Elementwise, dtype: DType) -> Text {
     Some(if dtype.is_float() {
         "copysign(1.0, self) < 0"
     } else {
@@ -148,7 +171,7 @@ pub(super) fn has_sign(_: &Elementwise, dtype: DType) -> Text {
 
 /// `random_from_to_kernel` and `random_kernel` in `DistributionTemplates.h`: without an end, up to the largest number
 /// below which a type has all whole ones.
-pub(super) fn random(op: &Elementwise, dtype: DType) -> Text {
+fn random(op: &Elementwise, dtype: DType) -> Text {
     let is_given = |name: &str| op.attribute(name).is_some();
     Some(match (is_given("from"), is_given("to"), dtype) {
         (true, true, _) => "whole_between(seed, index, from, to)",
@@ -167,7 +190,7 @@ pub(super) fn random(op: &Elementwise, dtype: DType) -> Text {
 }
 
 /// `logit_kernel_cuda` in `UnaryGeometricKernels.cu`.
-pub(super) fn logit(op: &Elementwise, _: DType) -> Text {
+fn logit(op: &Elementwise, _: DType) -> Text {
     Some(match op.attribute("eps") {
         Some(_) => {
             "const C low = eps, high = 1 - eps, z = self < low ? low : self > high ? high : self; result = log(z / (1 - z));"
@@ -177,7 +200,7 @@ pub(super) fn logit(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `logit_backward_kernel_cuda` in `BinaryMiscBackwardOpsKernels.cu`.
-pub(super) fn of_logit(op: &Elementwise, _: DType) -> Text {
+fn of_logit(op: &Elementwise, _: DType) -> Text {
     Some(match op.attribute("eps") {
         Some(_) => "self < eps || self > 1 - eps ? 0 : grad / (self * (1 - self))",
         None => "self < 0 || self > 1 ? NAN : grad / (self * (1 - self))",
@@ -185,27 +208,27 @@ pub(super) fn of_logit(op: &Elementwise, _: DType) -> Text {
 }
 
 /// `nan_to_num`: numbers that are not given are filled in by `Elementwise::constant`.
-pub(super) fn finite(_: &Elementwise, dtype: DType) -> Text {
+fn finite(_: &Elementwise, dtype: DType) -> Text {
     of_fractions(
         dtype,
         "is_nan(self) ? nan : self == INFINITY ? posinf : self == -INFINITY ? neginf : self",
     )
 }
 
-pub(super) fn ceil(_: &Elementwise, dtype: DType) -> Text {
+fn ceil(_: &Elementwise, dtype: DType) -> Text {
     of_fractions(dtype, "ceil(self)")
 }
 
-pub(super) fn floor(_: &Elementwise, dtype: DType) -> Text {
+fn floor(_: &Elementwise, dtype: DType) -> Text {
     of_fractions(dtype, "floor(self)")
 }
 
-pub(super) fn trunc(_: &Elementwise, dtype: DType) -> Text {
+fn trunc(_: &Elementwise, dtype: DType) -> Text {
     of_fractions(dtype, "trunc(self)")
 }
 
 /// `round`, to even, and to decimal places (`round_decimals_kernel_cuda` in `UnaryFractionKernels.cu`).
-pub(super) fn round(op: &Elementwise, dtype: DType) -> Text {
+fn round(op: &Elementwise, dtype: DType) -> Text {
     let decimals = op.attribute("decimals").and_then(Constant::real);
     of_fractions(
         dtype,
@@ -222,7 +245,7 @@ pub(super) fn round(op: &Elementwise, dtype: DType) -> Text {
 }
 
 /// Bessel functions by their names.
-pub(super) fn bessel(op: &Elementwise, _: DType) -> Text {
+fn bessel(op: &Elementwise, _: DType) -> Text {
     Some(match op.base_name() {
         "special_bessel_j0" => "bessel_j0(self)",
         "special_bessel_j1" => "bessel_j1(self)",
@@ -236,7 +259,7 @@ pub(super) fn bessel(op: &Elementwise, _: DType) -> Text {
     })
 }
 
-pub(super) fn bessel_of_x(op: &Elementwise, _: DType) -> Text {
+fn bessel_of_x(op: &Elementwise, _: DType) -> Text {
     Some(match op.base_name() {
         "special_scaled_modified_bessel_k0" => "bessel_ke(0.0, x)",
         "special_scaled_modified_bessel_k1" => "bessel_ke(1.0, x)",
