@@ -34,8 +34,8 @@ impl Derivative {
             gradients[..2].copy_from_slice(&[first, second]);
         }
         for gradient in &mut gradients {
-            if let Gradient::By(rule) = gradient {
-                *gradient = rule(op);
+            if let Gradient::By(cases) = *gradient {
+                *gradient = op.chosen(cases, None).unwrap_or_default();
             }
         }
         let mut wanted = [false; 3];

@@ -276,7 +276,7 @@ fn of(formula: Formula, op: &Elementwise, common: DType) -> Option<&'static str>
     match formula {
         Formula::None => None,
         Formula::Text(text) => Some(text),
-        Formula::By(rule) => rule(op, common),
+        Formula::By(cases) => op.chosen(cases, Some(common)),
     }
 }
 

@@ -3,8 +3,8 @@
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-use super::Elementwise;
-use super::table::{Rule, Together};
+use super::table::{Together, Written};
+use super::{Elementwise, Operand};
 use crate::ops::prelude::*;
 use crate::program::Unary;
 
@@ -149,7 +149,7 @@ pub(super) enum Step {
 
 /// The gradient of one operand.
 #[derive(Clone, Copy, Default, Deserialize)]
-#[serde(try_from = "String")]
+#[serde(try_from = "Written")]
 pub(super) enum Gradient {
     /// There is none.
     #[default]
@@ -172,8 +172,75 @@ pub(super) enum Gradient {
         reads: &'static [Read],
         steps: &'static [Step],
     },
-    /// One of these, by attributes or by which operands are numbers.
-    By(fn(&Elementwise) -> Gradient),
+    /// One of these, by the call.
+    By(Cases<Gradient>),
+}
+
+/// Several things with what has to hold for each; the first for which it does is meant.
+pub(super) type Cases<T> = &'static [(&'static [Condition], T)];
+
+/// What has to hold of a call, or must not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Condition {
+    /// The argument that is looked at.
+    pub(super) name: &'static str,
+    pub(super) test: Test,
+    pub(super) is_so: bool,
+}
+
+/// What may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Test {
+    /// It is given.
+    Given,
+    /// It is a number in the place of a tensor.
+    Number,
+    /// It is this text.
+    Text(&'static str),
+    /// It is this number.
+    Equals(f64),
+    /// It is above zero.
+    Above,
+    /// It is below zero.
+    Below,
+    /// Operands promote to fractions.
+    Real,
+    /// They promote to fractions of 16 bits.
+    Half,
+    /// They promote to the type of this name.
+    Type(&'static str),
+}
+
+impl Elementwise {
+    /// Which of several things is meant; operands promote to `dtype`, where that is known.
+    pub(super) fn chosen<T: Copy>(&self, cases: Cases<T>, dtype: Option<DType>) -> Option<T> {
+        let holds = |condition: &Condition| self.is_so(*condition, dtype) == condition.is_so;
+        let mut cases = cases.iter();
+        let case = cases.find(|(conditions, _)| conditions.iter().all(holds));
+        case.map(|(_, it)| *it)
+    }
+
+    fn is_so(&self, Condition { name, test, .. }: Condition, dtype: Option<DType>) -> bool {
+        let position = || self.row.operands.iter().position(|known| *known == name);
+        let number = || position().and_then(|position| self.number(position));
+        let value = || self.attribute(name).or_else(number);
+        let real = || value().and_then(Constant::real);
+        match test {
+            Test::Given => position().map_or(self.attribute(name).is_some(), |position| {
+                self.operands[position] != Operand::Missing
+            }),
+            Test::Number => number().is_some(),
+            Test::Text(text) => matches!(value(), Some(Constant::Text(own)) if own == text),
+            Test::Equals(number) => {
+                real().is_some_and(|own| (own - number).abs() < f64::MIN_POSITIVE)
+            }
+            Test::Above => real().is_some_and(|number| number > 0.0),
+            Test::Below => real().is_some_and(|number| number < 0.0),
+            Test::Real => dtype.is_some_and(DType::is_float),
+            Test::Half => dtype.is_some_and(DType::is_half),
+            Test::Type(name) => dtype.is_some_and(|dtype| dtype.to_string() == name),
+        }
+    }
 }
 
 /// One formula for several gradients.
@@ -199,7 +266,7 @@ pub(super) enum Order {
 /// What is computed: an expression, or statements that assign to `result` (`gradient` in a derivative). Operands,
 /// numbers and fractions such as `0.5` are of the type `C` to which operands promote.
 #[derive(Clone, Copy, Default, Deserialize)]
-#[serde(try_from = "String")]
+#[serde(try_from = "Written")]
 pub(super) enum Formula {
     /// Nothing.
     #[default]
@@ -207,7 +274,7 @@ pub(super) enum Formula {
     /// This.
     Text(&'static str),
     /// One of these, by the call and the type to which its operands promote; nothing where no kernel can compute it.
-    By(Rule),
+    By(Cases<&'static str>),
 }
 
 /// Tuned kernels. They take fractions of at most 32 bits.

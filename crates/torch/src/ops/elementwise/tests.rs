@@ -1,6 +1,6 @@
 //! Every row through reading, shapes, simulation, autocast and gradients, and against recorded calls.
 
-use super::row::{Gradient, ResultType, Row, Tuned};
+use super::row::{Formula, Gradient, ResultType, Row, Tuned};
 use super::table::TABLE;
 use super::{ATEN, Elementwise, Operand, row};
 use crate::ops::Op;
@@ -18,6 +18,27 @@ pub(super) const ROWS: &str = r#"[{
     "computes": "self * strength",
     "derives": ["grad * strength"]
 }]"#;
+
+#[test]
+fn conditions_look_at_arguments_that_the_row_has() {
+    for row in TABLE.iter() {
+        let formulas = row.derivatives.iter().chain([&row.formula]);
+        let of_formulas = formulas.filter_map(|formula| match formula {
+            Formula::By(cases) => Some(cases.iter().flat_map(|(conditions, _)| *conditions)),
+            Formula::None | Formula::Text(_) => None,
+        });
+        let of_gradients = row.gradients.iter().filter_map(|gradient| match gradient {
+            Gradient::By(cases) => Some(cases.iter().flat_map(|(conditions, _)| *conditions)),
+            _ => None,
+        });
+        let mut names = (of_formulas.flatten().chain(of_gradients.flatten())).map(|it| it.name);
+        let is_known = |name| row.operands.contains(&name) || row.attributes.contains(&name);
+        assert!(
+            names.all(|name| name.is_empty() || is_known(name)),
+            "{row:?}"
+        );
+    }
+}
 
 /// In `tests/record/elementwise.py`, why these are not recorded.
 fn unrecorded(target: &str) -> bool {
