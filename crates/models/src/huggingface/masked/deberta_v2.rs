@@ -3,7 +3,7 @@
 use super::bert::masked_head;
 use super::disentangled::{Attention, Relative, relative_positions};
 use super::embeddings::words;
-use super::encoder::{self, intermediate, output};
+use super::encoder::{self, feed_forward, output};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
@@ -129,13 +129,7 @@ fn layer(
         });
         output.and_drop(self_output)
     });
-    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
-        intermediate(at, shape, &attention_output)
-    });
-    let states = [&intermediate_output, &attention_output];
-    let output = at.call("output", "Output", |at| {
-        output(at, shape.intermediate, shape, states)
-    });
+    let [output, intermediate_output] = feed_forward(at, shape, &attention_output);
     output.and_drop((attention_output, intermediate_output))
 }
 

@@ -1,7 +1,7 @@
 //! ELECTRA: `modeling_electra.py`.
 
 use super::embeddings::{Numbering, embeddings, words};
-use super::encoder::{self, encoder};
+use super::encoder::{self, classification_head, encoder};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
@@ -20,7 +20,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     match task.class {
         "ElectraForSequenceClassification" => text::classes(task, tracer, seq_len, labels, |ids| {
             let sequence_output = model(ids);
-            let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+            let logits =
+                classification_head(&at, &shape, (p, labels.count), &sequence_output, |at, x| {
+                    at.activation("activation", "gelu", x)
+                });
             (logits, sequence_output)
         }),
         "ElectraForTokenClassification" | "ElectraForQuestionAnswering" => {
@@ -71,24 +74,5 @@ fn predictions(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
         let mut hidden_states = at.linear("dense", [wide, narrow], true, x);
         hidden_states = at.activation("activation", "gelu", hidden_states);
         at.layer_norm("LayerNorm", narrow, shape.eps, hidden_states)
-    })
-}
-
-/// `ElectraClassificationHead`.
-fn classification_head(
-    at: &Frame,
-    shape: &Shape,
-    p: f64,
-    labels: u64,
-    features: &Tensor,
-) -> Tensor {
-    let width = shape.width;
-    at.call("classifier", "ClassificationHead", |at| {
-        let mut x = features.select(1, 0);
-        x = at.dropout("dropout", p, x);
-        x = at.linear("dense", [width, width], true, x);
-        x = at.activation("activation", "gelu", x);
-        x = at.dropout("dropout", p, x);
-        at.linear("out_proj", [width, labels], true, x)
     })
 }

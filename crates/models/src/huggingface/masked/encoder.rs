@@ -62,22 +62,24 @@ fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     states
 }
 
-/// `BertIntermediate`.
-pub(super) fn intermediate(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
-    let wide = at.linear("dense", [shape.width, shape.intermediate], true, x);
-    at.activation("intermediate_act_fn", &shape.activation, wide)
+/// What follows attention in a `BertLayer`: the states, and what its `BertIntermediate` made.
+pub(super) fn feed_forward(at: &Frame, shape: &Shape, attention_output: &Tensor) -> [Tensor; 2] {
+    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
+        let sizes = [shape.width, shape.intermediate];
+        let wide = at.linear("dense", sizes, true, attention_output);
+        at.activation("intermediate_act_fn", &shape.activation, wide)
+    });
+    let states = [&intermediate_output, attention_output];
+    let output = at.call("output", "Output", |at| {
+        output(at, shape.intermediate, shape, states)
+    });
+    [output, intermediate_output]
 }
 
 /// `BertLayer`.
 fn layer(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let attention_output = at.call("attention", "Attention", |at| attention(at, shape, x));
-    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
-        intermediate(at, shape, &attention_output)
-    });
-    let states = [&intermediate_output, &attention_output];
-    let output = at.call("output", "Output", |at| {
-        output(at, shape.intermediate, shape, states)
-    });
+    let [output, intermediate_output] = feed_forward(at, shape, &attention_output);
     output.and_drop((intermediate_output, attention_output))
 }
 
@@ -96,4 +98,23 @@ pub(super) fn pooler(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let dense = at.linear("dense", [shape.width, shape.width], true, &first_token);
     at.activation("activation", "tanh", dense)
         .and_drop(first_token)
+}
+
+/// `RobertaClassificationHead`, and ELECTRA's, which differs in what is active between its layers.
+pub(super) fn classification_head(
+    at: &Frame,
+    shape: &Shape,
+    (p, labels): (f64, u64),
+    features: &Tensor,
+    active: impl FnOnce(&Frame, Tensor) -> Tensor,
+) -> Tensor {
+    let width = shape.width;
+    at.call("classifier", "ClassificationHead", |at| {
+        let mut x = features.select(1, 0);
+        x = at.dropout("dropout", p, x);
+        x = at.linear("dense", [width, width], true, x);
+        x = active(at, x);
+        x = at.dropout("dropout", p, x);
+        at.linear("out_proj", [width, labels], true, x)
+    })
 }

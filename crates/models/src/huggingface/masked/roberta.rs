@@ -4,7 +4,7 @@
 
 use super::bert::decoder;
 use super::embeddings::{Numbering, embeddings};
-use super::encoder::{self, encoder};
+use super::encoder::{self, classification_head, encoder};
 use super::mpnet;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
@@ -84,7 +84,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     }
     text::classes(task, tracer, seq_len, labels, |ids| {
         let sequence_output = model(ids);
-        let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+        let logits =
+            classification_head(&at, &shape, (p, labels.count), &sequence_output, |_, x| {
+                (&x).tanh()
+            });
         (logits, sequence_output)
     })
 }
@@ -107,24 +110,5 @@ fn masked_head(at: &Frame, shape: &Shape, words: Option<&Tensor>, features: &Ten
         x = (&x).gelu("none");
         x = at.layer_norm("layer_norm", width, shape.eps, x);
         decoder(at, [width, shape.vocabulary], words, x)
-    })
-}
-
-/// `RobertaClassificationHead`.
-fn classification_head(
-    at: &Frame,
-    shape: &Shape,
-    p: f64,
-    labels: u64,
-    features: &Tensor,
-) -> Tensor {
-    let width = shape.width;
-    at.call("classifier", "ClassificationHead", |at| {
-        let mut x = features.select(1, 0);
-        x = at.dropout("dropout", p, x);
-        x = at.linear("dense", [width, width], true, x);
-        x = (&x).tanh();
-        x = at.dropout("dropout", p, x);
-        at.linear("out_proj", [width, labels], true, x)
     })
 }

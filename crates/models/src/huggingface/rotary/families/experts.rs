@@ -69,6 +69,27 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
     Ok(groups)
 }
 
+/// What both say of their experts, with the usual sizes of one, of those that all tokens take, and of the layers before the first that has any.
+fn mixture(
+    config: &Config<'_>,
+    layers: u64,
+    [count, chosen]: [u64; 2],
+    [intermediate, shared, first]: [u64; 3],
+    family: Family,
+) -> Result<Mixture, RequestError> {
+    let first = config.count("first_k_dense_replace", first)?;
+    let intermediate = config.size("moe_intermediate_size", intermediate)?;
+    let mixture = Mixture {
+        count,
+        chosen,
+        intermediate,
+        shared: intermediate.saturating_mul(config.size("n_shared_experts", shared)?),
+        family,
+        layers: (0..layers).map(|layer| layer >= first).collect(),
+    };
+    mixture.checked(config, ["n_routed_experts", "num_experts_per_tok"])
+}
+
 pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> {
     let mut decoder = any_deepseek(config)?;
     decoder.mlp_bias = config.flag("mlp_bias", false)?;
@@ -92,24 +113,14 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> 
             ));
         }
     };
-    let first = config.count("first_k_dense_replace", 0)?;
-    let intermediate = config.size("moe_intermediate_size", 1407)?;
-    let mixture = Mixture {
-        count,
-        chosen,
-        intermediate,
-        shared: intermediate.saturating_mul(config.size("n_shared_experts", 2)?),
-        family: Family::DeepseekV2(Choice {
-            groups: in_groups,
-            normalizes: false,
-            scaling: config.number("routed_scaling_factor", 1.0)?,
-        }),
-        layers: (0..decoder.shape.layers)
-            .map(|layer| layer >= first)
-            .collect(),
-    };
-    let names = ["n_routed_experts", "num_experts_per_tok"];
-    decoder.mixture = Some(mixture.checked(config, names)?);
+    let family = Family::DeepseekV2(Choice {
+        groups: in_groups,
+        normalizes: false,
+        scaling: config.number("routed_scaling_factor", 1.0)?,
+    });
+    let layers = decoder.shape.layers;
+    let experts = mixture(config, layers, [count, chosen], [1407, 2, 0], family)?;
+    decoder.mixture = Some(experts);
     Ok(decoder)
 }
 
@@ -119,23 +130,14 @@ pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> 
         decoder.rotation.part = Part::Interleaved;
     }
     let count = config.size("n_routed_experts", 256)?;
-    let first = config.count("first_k_dense_replace", 3)?;
-    let intermediate = config.size("moe_intermediate_size", 2048)?;
-    let mixture = Mixture {
-        count,
-        chosen: config.size("num_experts_per_tok", 8)?,
-        intermediate,
-        shared: intermediate.saturating_mul(config.size("n_shared_experts", 1)?),
-        family: Family::DeepseekV3(Choice {
-            groups: Some(groups(config, count, [8, 4])?),
-            normalizes: config.flag("norm_topk_prob", true)?,
-            scaling: config.number("routed_scaling_factor", 2.5)?,
-        }),
-        layers: (0..decoder.shape.layers)
-            .map(|layer| layer >= first)
-            .collect(),
-    };
-    let names = ["n_routed_experts", "num_experts_per_tok"];
-    decoder.mixture = Some(mixture.checked(config, names)?);
+    let chosen = config.size("num_experts_per_tok", 8)?;
+    let family = Family::DeepseekV3(Choice {
+        groups: Some(groups(config, count, [8, 4])?),
+        normalizes: config.flag("norm_topk_prob", true)?,
+        scaling: config.number("routed_scaling_factor", 2.5)?,
+    });
+    let layers = decoder.shape.layers;
+    let experts = mixture(config, layers, [count, chosen], [2048, 1, 3], family)?;
+    decoder.mixture = Some(experts);
     Ok(decoder)
 }
