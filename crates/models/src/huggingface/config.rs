@@ -23,6 +23,8 @@ static SPELLINGS: LazyLock<BTreeMap<String, Spellings>> = LazyLock::new(|| {
 /// A config, or a part of one.
 pub(super) struct Config<'a> {
     fields: Fields<'a>,
+    /// What the name of the class begins with that it is of, if it is of one.
+    pub(super) stem: &'a str,
     spellings: Option<&'static Spellings>,
 }
 
@@ -30,6 +32,7 @@ impl<'a> Config<'a> {
     pub(super) fn of(value: &'a Value, pointer: &str) -> Result<Config<'a>, RequestError> {
         Ok(Config {
             fields: Fields::any(value, pointer, "a Hugging Face config")?,
+            stem: "",
             spellings: None,
         })
     }
@@ -38,9 +41,10 @@ impl<'a> Config<'a> {
     pub(super) fn of_class(
         value: &'a Value,
         pointer: &str,
-        class: &str,
+        class: &'a str,
     ) -> Result<Config<'a>, RequestError> {
         Ok(Config {
+            stem: stem(class),
             spellings: SPELLINGS.get(stem(class)),
             ..Config::of(value, pointer)?
         })
@@ -64,13 +68,21 @@ impl<'a> Config<'a> {
             .transpose()
     }
 
-    /// The same, without any value where it is missing.
-    pub(super) fn part_or_empty(&self, name: &str) -> Result<Config<'a>, RequestError> {
+    /// The same of a class, without any value where it is missing.
+    pub(super) fn part_or_empty(
+        &self,
+        name: &str,
+        class: &'a str,
+    ) -> Result<Config<'a>, RequestError> {
         static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
-        match self.part(name)? {
-            Some(part) => Ok(part),
-            None => Config::of(&EMPTY, &self.at(name)),
-        }
+        let part = match self.part(name)? {
+            Some(part) => part,
+            None => Config::of(&EMPTY, &self.at(name))?,
+        };
+        Ok(Config {
+            stem: class,
+            ..part
+        })
     }
 
     /// A width, or a number of heads, words or channels.

@@ -14,6 +14,7 @@ mod masked;
 mod prelude;
 mod rotary;
 mod seq2seq;
+mod shape;
 mod tasks;
 mod text;
 mod training;
@@ -180,7 +181,7 @@ const MASKED: &str =
 const ANSWERS: &str = "ForConditionalGeneration";
 const IMAGES: &str = "ForImageClassification";
 
-/// The families, but for those with rotary embeddings: what the classes that each builds begin with, and what they end in.
+/// The families: what the classes that each builds begin with, and what they end in.
 #[rustfmt::skip] // A row a line.
 const FAMILIES: &[(&str, &str, Build)] = &[
     ("Bloom", CAUSAL, causal::bloom::build),
@@ -202,6 +203,8 @@ const FAMILIES: &[(&str, &str, Build)] = &[
     ("Dinov2", IMAGES, vision::dinov2::build),
     ("Swin", IMAGES, vision::swin::build),
     ("ViT DeiT", IMAGES, vision::vit::build),
+    ("Llama Mistral Mixtral Qwen2 Qwen3 Qwen2Moe Qwen3Moe Gemma Gemma2 Phi Phi3 Olmo Olmo2 DeepseekV2 DeepseekV3 SmolLM3", CAUSAL, rotary::build),
+    ("Gemma3 Granite", "ForCausalLM", rotary::build),
 ];
 
 /// Reads `{"hf": {CONFIG}, "seq_len": N}` at `pointer`.
@@ -290,8 +293,7 @@ fn build_of(class: &str) -> Option<Build> {
         let is_of = |name| class.strip_prefix(name).is_some_and(|it| has(endings, it));
         names.split(' ').any(is_of)
     };
-    let family = FAMILIES.iter().find(is_built).map(|(.., build)| *build);
-    family.or_else(|| rotary::builds(class).then_some(rotary::build as Build))
+    FAMILIES.iter().find(is_built).map(|(.., build)| *build)
 }
 
 /// The class that a config names, and what builds it.

@@ -3,6 +3,7 @@
 pub(super) use super::Task;
 pub(super) use super::config::Config;
 pub(super) use super::heads::Labels;
+pub(super) use super::shape::Shape;
 pub(super) use crate::graph::Graph;
 pub(super) use crate::request_error::RequestError;
 pub(super) use crate::shape::{DType, Extent};

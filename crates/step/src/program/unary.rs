@@ -1,6 +1,6 @@
 //! Elementwise functions of one tensor.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Whether an operation writes a new tensor or over its first operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -13,7 +13,8 @@ pub enum Placement {
 
 listed! {
     /// Elementwise functions of one tensor that have a kernel.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all(deserialize = "snake_case"))]
     pub enum Unary {
         /// `max(x, 0)`.
         Relu,

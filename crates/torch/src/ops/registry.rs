@@ -133,13 +133,13 @@ pub(super) fn fill(text: &str, parts: &[(&str, &dyn Display)]) -> String {
     })
 }
 
-/// Declares the readers of a family whose operators are rows of tables, and its rows by the operators' names.
+/// Declares the readers of a family whose operators are rows of a table, and its rows by the operators' names.
 macro_rules! rows {
-    ($tables:ident: $row:ty, read by $read:ident) => {
+    ($table:ident: $row:ty, read by $read:ident) => {
         /// Operators by their names.
         pub(in crate::ops) static ATEN: std::sync::LazyLock<Vec<(&str, $crate::ops::Reader)>> =
             std::sync::LazyLock::new(|| {
-                let names = $tables.iter().copied().flatten().flat_map(|row| row.aten);
+                let names = $table.iter().flat_map(|row| &row.aten);
                 names
                     .map(|name| (*name, $read as $crate::ops::Reader))
                     .collect()
@@ -148,7 +148,7 @@ macro_rules! rows {
         /// Rows by the names of their operators.
         static ROWS: std::sync::LazyLock<std::collections::BTreeMap<&'static str, &'static $row>> =
             std::sync::LazyLock::new(|| {
-                let rows = $tables.iter().copied().flatten();
+                let rows = $table.iter();
                 rows.flat_map(|row| row.aten.iter().map(move |name| (*name, row)))
                     .collect()
             });

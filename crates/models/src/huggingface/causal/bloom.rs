@@ -10,14 +10,7 @@ const CODE: Code = Code::new("bloom.modeling_bloom", "Bloom");
 
 /// What a config says of such a model.
 struct Decoder {
-    vocabulary: u64,
-    width: u64,
-    layers: u64,
-    heads: u64,
-    head_dim: u64,
-    eps: f64,
-    dropout: f64,
-    attention_dropout: f64,
+    shape: Shape,
     /// Whether what goes past a layer is normalized.
     normalizes_residual: bool,
 }
@@ -27,17 +20,9 @@ impl Decoder {
         if config.flag("slow_but_exact", false)? && config.size("pretraining_tp", 1)? > 1 {
             return Err(config.not_built("slow_but_exact"));
         }
-        let width = config.size("hidden_size", 64)?;
-        let heads = config.size("n_head", 8)?;
+        let shape = Shape::of(config)?;
         Ok(Decoder {
-            vocabulary: config.size("vocab_size", 250_880)?,
-            width,
-            layers: config.layers("n_layer", 2)?,
-            heads,
-            head_dim: config.quotient([("hidden_size", width), ("n_head", heads)])?,
-            eps: config.number("layer_norm_epsilon", 1e-5)?,
-            dropout: config.number("hidden_dropout", 0.0)?,
-            attention_dropout: config.number("attention_dropout", 0.0)?,
+            shape,
             normalizes_residual: config.flag("apply_residual_connection_post_layernorm", false)?,
         })
     }
@@ -48,14 +33,14 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.seq_len()?;
     let at = task.frame(CODE, "transformer");
     let tracer = at.tracer().clone();
-    let sizes = [config.vocabulary, config.width];
+    let sizes = [config.shape.vocabulary, config.shape.width];
     let words = at.embedding("transformer.word_embeddings", sizes);
     let forward = |ids: &Tensor| model(&at, &config, &words, ids);
     if task.class == "BloomForSequenceClassification" {
-        let of_tokens = (seq_len, config.width, None);
+        let of_tokens = (seq_len, config.shape.width, None);
         return text::classes_of_decoder(task, tracer, of_tokens, forward);
     }
-    let traits = GenerationTraits::plain(config.layers);
+    let traits = GenerationTraits::plain(config.shape.layers);
     text::tied_language_model(task, (&words, true), (seq_len, traits), |ids, _| {
         forward(ids)
     })
@@ -103,7 +88,11 @@ fn attention(
     [x, residual]: [&Tensor; 2],
     [alibi, mask]: [&Tensor; 2],
 ) -> [Tensor; 2] {
-    let (width, heads, head_dim) = (config.width, config.heads, config.head_dim);
+    let (width, heads, head_dim) = (
+        config.shape.width,
+        config.shape.heads,
+        config.shape.head_dim,
+    );
     let (batch, length): (Size, Size) = (x.size(0).into(), x.size(1).into());
     let dim: Size = head_dim.into();
     let rows = x.size(0).checked_mul(Extent::fixed(heads));
@@ -125,12 +114,12 @@ fn attention(
         let softmax = (&weights).softmax(-1, Some(DType::Float32));
         softmax.to_dtype_of(query.dtype())
     };
-    probs = at.dropout("attention_dropout", config.attention_dropout, probs);
+    probs = at.dropout("attention_dropout", config.shape.attention_dropout, probs);
     let reshaped = (&probs).view(&[rows, length, Size::REST]);
     let mut context = (&reshaped).bmm(&value);
     context = merge_heads(&context, [batch, length], heads, head_dim);
     let mut output = at.linear("dense", [width, width], true, &context);
-    output = dropout_add(&output, residual, config.dropout);
+    output = dropout_add(&output, residual, config.shape.dropout);
     drop((fused_qkv, query, key, value, scores, weights));
     drop((reshaped, context));
     [output, probs]
@@ -146,7 +135,7 @@ fn merge_heads(x: &Tensor, [batch, length]: [Size; 2], heads: u64, head_dim: u64
 
 /// `BloomMLP`.
 fn mlp(at: &Frame, config: &Decoder, x: &Tensor, residual: &Tensor) -> Tensor {
-    let (outer, inner) = (config.width, config.width.saturating_mul(4));
+    let (outer, inner) = (config.shape.width, config.shape.width.saturating_mul(4));
     let wide = at.linear("dense_h_to_4h", [outer, inner], true, x);
     let hidden_states = at.call("gelu_impl", "Gelu", |at| {
         let name = "transformers.models.bloom.modeling_bloom.GeLUFunction";
@@ -154,13 +143,13 @@ fn mlp(at: &Frame, config: &Decoder, x: &Tensor, residual: &Tensor) -> Tensor {
     });
     drop(wide);
     let intermediate_output = at.linear("dense_4h_to_h", [inner, outer], true, &hidden_states);
-    let output = dropout_add(&intermediate_output, residual, config.dropout);
+    let output = dropout_add(&intermediate_output, residual, config.shape.dropout);
     output.and_drop((hidden_states, intermediate_output))
 }
 
 /// `BloomBlock`: the states, and the weights of the attention.
 fn block(at: &Frame, config: &Decoder, x: &Tensor, biases: [&Tensor; 2]) -> [Tensor; 2] {
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
     let past = |normed: &Tensor, states: &Tensor| {
         let past = if config.normalizes_residual {
             normed
@@ -186,15 +175,20 @@ fn block(at: &Frame, config: &Decoder, x: &Tensor, biases: [&Tensor; 2]) -> [Ten
 /// `BloomModel`.
 fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor) -> Tensor {
     at.call("transformer", "Model", |at| {
-        let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+        let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
         let inputs_embeds = words.forward(ids);
         let mut hidden_states = norm("word_embeddings_layernorm", &inputs_embeds);
         let sizes = [ids.size(0).into(), ids.size(1).into()];
         let attention_mask = at.tracer().ones(&sizes, DType::Float32);
-        let alibi = alibi(&attention_mask, config.heads, &hidden_states, Kind::Bloom);
+        let alibi = alibi(
+            &attention_mask,
+            config.shape.heads,
+            &hidden_states,
+            Kind::Bloom,
+        );
         let causal_mask = causal_biases(&attention_mask, inputs_embeds.dtype().dtype);
         let mut outputs = None;
-        for index in 0..config.layers {
+        for index in 0..config.shape.layers {
             let [states, weights] = at.call(&format!("h.{index}"), "Block", |at| {
                 block(at, config, &hidden_states, [&alibi, &causal_mask])
             });

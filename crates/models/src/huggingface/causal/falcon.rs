@@ -36,26 +36,17 @@ enum Heads {
 
 /// What a config says of such a model.
 struct Decoder {
-    vocabulary: u64,
-    width: u64,
-    layers: u64,
-    heads: u64,
-    head_dim: u64,
+    shape: Shape,
     kind: Heads,
     layout: Layout,
-    intermediate: u64,
-    activation: String,
-    eps: f64,
-    dropout: f64,
-    attention_dropout: f64,
     has_bias: bool,
     has_alibi: bool,
 }
 
 impl Decoder {
     fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
-        let width = config.size("hidden_size", 4544)?;
-        let heads = config.size("num_attention_heads", 71)?;
+        let shape = Shape::of(config)?;
+        let heads = shape.heads;
         let kv_heads = config.size("num_kv_heads", heads)?;
         let is_new = config.flag("new_decoder_architecture", false)?;
         let is_parallel = config.flag("parallel_attn", true)?;
@@ -77,18 +68,9 @@ impl Decoder {
         };
         plain_rotation(config)?;
         Ok(Decoder {
-            vocabulary: config.size("vocab_size", 65024)?,
-            width,
-            layers: config.layers("num_hidden_layers", 32)?,
-            heads,
-            head_dim: config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
+            shape,
             kind,
             layout,
-            intermediate: config.size("ffn_hidden_size", width.saturating_mul(4))?,
-            activation: config.text("activation", "gelu")?.to_owned(),
-            eps: config.number("layer_norm_epsilon", 1e-5)?,
-            dropout: config.number("hidden_dropout", 0.0)?,
-            attention_dropout: config.number("attention_dropout", 0.0)?,
             has_bias: config.flag("bias", false)?,
             has_alibi: config.flag("alibi", false)?,
         })
@@ -97,11 +79,11 @@ impl Decoder {
     /// The width of queries, keys and values together.
     fn fused(&self) -> u64 {
         let heads = match self.kind {
-            Heads::All => self.heads.saturating_mul(3),
-            Heads::One => self.heads.saturating_add(2),
-            Heads::Groups(kv_heads) => kv_heads.saturating_mul(2).saturating_add(self.heads),
+            Heads::All => self.shape.heads.saturating_mul(3),
+            Heads::One => self.shape.heads.saturating_add(2),
+            Heads::Groups(kv_heads) => kv_heads.saturating_mul(2).saturating_add(self.shape.heads),
         };
-        heads.saturating_mul(self.head_dim)
+        heads.saturating_mul(self.shape.head_dim)
     }
 }
 
@@ -109,10 +91,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = Decoder::read(&task.config)?;
     let seq_len = task.seq_len()?;
     let at = task.frame(CODE, "transformer");
-    let sizes = [config.vocabulary, config.width];
+    let sizes = [config.shape.vocabulary, config.shape.width];
     let words = at.embedding("transformer.word_embeddings", sizes);
     let forward = |ids: &Tensor| model(&at, &config, &words, ids);
-    let traits = GenerationTraits::plain(config.layers);
+    let traits = GenerationTraits::plain(config.shape.layers);
     text::tied_language_model(task, (&words, true), (seq_len, traits), |ids, _| {
         forward(ids)
     })
@@ -154,14 +136,14 @@ struct Positions {
 fn split_heads(config: &Decoder, fused: &Tensor) -> [Tensor; 3] {
     let (batch, seq_len): (Size, Size) = (fused.size(0).into(), fused.size(1).into());
     let tracer = fused.tracer();
-    let dim = config.head_dim.into();
+    let dim = config.shape.head_dim.into();
     match config.kind {
         Heads::All => {
-            let split = fused.view(&[batch, seq_len, config.heads.into(), 3.into(), dim]);
+            let split = fused.view(&[batch, seq_len, config.shape.heads.into(), 3.into(), dim]);
             [0, 1, 2].map(|index| (&split).select(3, index))
         }
         Heads::One => {
-            let heads = config.heads.saturating_add(2).into();
+            let heads = config.shape.heads.saturating_add(2).into();
             let split = fused.view(&[batch, seq_len, heads, dim]);
             let query = (&split).slice(2, 0, -2);
             let one = || {
@@ -171,7 +153,9 @@ fn split_heads(config: &Decoder, fused: &Tensor) -> [Tensor; 3] {
             [query, one(), one()]
         }
         Heads::Groups(kv_heads) => {
-            let group = (config.heads / kv_heads.max(1)).saturating_add(2).into();
+            let group = (config.shape.heads / kv_heads.max(1))
+                .saturating_add(2)
+                .into();
             let split = fused.view(&[batch, seq_len, Size::REST, group, dim]);
             let query = (&split).slice(3, 0, -2);
             let one = || {
@@ -195,35 +179,44 @@ fn split_heads(config: &Decoder, fused: &Tensor) -> [Tensor; 3] {
 
 /// `FalconAttention`.
 fn attention(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) -> Tensor {
-    let (width, bias) = (config.width, config.has_bias);
+    let (width, bias) = (config.shape.width, config.has_bias);
     let fused_qkv = linear(at, "query_key_value", [width, config.fused()], bias, x);
     let [mut query, mut key, mut value] = split_heads(config, &fused_qkv);
     let (batch, length): (Size, Size) = (query.size(0).into(), query.size(1).into());
     let kv_heads = match config.kind {
         Heads::One => 1,
-        Heads::All | Heads::Groups(_) => config.heads,
+        Heads::All | Heads::Groups(_) => config.shape.heads,
     };
     let by_head = |x: &Tensor, heads: u64| {
-        let sizes = [batch, heads.into(), length, config.head_dim.into()];
+        let sizes = [batch, heads.into(), length, config.shape.head_dim.into()];
         x.transpose(1, 2).reshape(&sizes)
     };
-    query = by_head(&query, config.heads);
+    query = by_head(&query, config.shape.heads);
     key = by_head(&key, kv_heads);
     value = by_head(&value, kv_heads);
-    let all_heads = config.heads.saturating_mul(config.head_dim).into();
+    let all_heads = config
+        .shape
+        .heads
+        .saturating_mul(config.shape.head_dim)
+        .into();
     let mut settings = Settings {
         mask: Some(&positions.mask),
         ..Settings::default()
     };
     let mut output;
     if config.has_alibi {
-        settings.dropout = config.attention_dropout;
+        settings.dropout = config.shape.attention_dropout;
         output = functional::attention(&query, &key, &value, settings);
         output = (&output).transpose(1, 2);
     } else {
         [query, key] = apply_rotary(&query, &key, &positions.rotations, Part::Whole);
         output = functional::attention(&query, &key, &value, settings);
-        let sizes = [batch, config.heads.into(), length, config.head_dim.into()];
+        let sizes = [
+            batch,
+            config.shape.heads.into(),
+            length,
+            config.shape.head_dim.into(),
+        ];
         output = (&output).view(&sizes);
         output = (&output).permute(&[0, 2, 1, 3]);
     }
@@ -234,16 +227,16 @@ fn attention(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) ->
 
 /// `FalconMLP`.
 fn mlp(at: &Frame, config: &Decoder, x: &Tensor) -> Tensor {
-    let (outer, inner) = (config.width, config.intermediate);
+    let (outer, inner) = (config.shape.width, config.shape.intermediate);
     let mut x = linear(at, "dense_h_to_4h", [outer, inner], config.has_bias, x);
-    x = at.activation("act", &config.activation, x);
+    x = at.activation("act", &config.shape.activation, x);
     x = linear(at, "dense_4h_to_h", [inner, outer], config.has_bias, &x);
     x
 }
 
 /// `FalconDecoderLayer`.
 fn layer(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) -> Tensor {
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
     at.made(&["self_attention", "mlp", "post_attention_layernorm"]);
     let mut residual = x.clone();
     let (attention_normed, mut mlp_normed) = match config.layout {
@@ -257,14 +250,14 @@ fn layer(at: &Frame, config: &Decoder, x: &Tensor, positions: &Positions) -> Ten
         attention(at, config, &attention_normed, positions)
     });
     if config.layout == Layout::Consecutive {
-        residual = dropout_add(&attention_output, &residual, config.attention_dropout);
+        residual = dropout_add(&attention_output, &residual, config.shape.attention_dropout);
         mlp_normed = norm("post_attention_layernorm", &residual);
     }
     let mlp_output = at.call("mlp", "MLP", |at| mlp(at, config, &mlp_normed));
     if config.layout != Layout::Consecutive {
         mlp_output.add_in_place(&attention_output);
     }
-    let output = dropout_add(&mlp_output, &residual, config.dropout);
+    let output = dropout_add(&mlp_output, &residual, config.shape.dropout);
     drop((residual, attention_normed, mlp_normed));
     output.and_drop((attention_output, mlp_output))
 }
@@ -277,29 +270,34 @@ fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor) -> Tenso
         let inputs_embeds = words.forward(ids);
         let mut biases = config.has_alibi.then(|| {
             let mask = tracer.ones(&[batch.into(), seq_len.into()], DType::Int64);
-            let alibi = alibi(&mask, config.heads, &inputs_embeds, Kind::Falcon);
+            let alibi = alibi(&mask, config.shape.heads, &inputs_embeds, Kind::Falcon);
             (mask, alibi)
         });
         let mut position_ids = tracer.arange(seq_len).add_number(0);
         position_ids = (&position_ids).unsqueeze(0);
         let mut mask = causal_mask(tracer, batch, seq_len);
         if let Some((_, alibi)) = &mut biases {
-            mask = mask_with(config.head_dim, alibi, mask, inputs_embeds.dtype().dtype);
+            mask = mask_with(
+                config.shape.head_dim,
+                alibi,
+                mask,
+                inputs_embeds.dtype().dtype,
+            );
         }
         let mut hidden_states = inputs_embeds.clone();
-        let rotation = Rotation::plain(config.head_dim);
+        let rotation = Rotation::plain(config.shape.head_dim);
         let rotary_emb = Rotary::new(at, "rotary_emb", &[("", rotation)]);
         let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
         let positions = Positions { mask, rotations };
         let mut outputs = None;
-        for index in 0..config.layers {
+        for index in 0..config.shape.layers {
             let made = at.call(&format!("h.{index}"), "DecoderLayer", |at| {
                 layer(at, config, &hidden_states, &positions)
             });
             outputs = Some(made.clone());
             hidden_states = made;
         }
-        hidden_states = at.layer_norm("ln_f", config.width, config.eps, hidden_states);
+        hidden_states = at.layer_norm("ln_f", config.shape.width, config.shape.eps, hidden_states);
         drop((position_ids, inputs_embeds));
         let (ones, alibi) = biases.unzip();
         drop((alibi, ones));

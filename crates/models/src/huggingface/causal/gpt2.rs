@@ -11,17 +11,8 @@ const CODE: Code = Code::new("gpt2.modeling_gpt2", "GPT2");
 
 /// What a config says of such a model.
 struct Decoder {
-    vocabulary: u64,
-    positions: u64,
-    width: u64,
-    layers: u64,
-    head_dim: u64,
-    intermediate: u64,
-    activation: String,
-    eps: f64,
-    residual_dropout: f64,
+    shape: Shape,
     embedding_dropout: f64,
-    attention_dropout: f64,
     scales_attention: bool,
     scales_by_layer: bool,
 }
@@ -31,20 +22,10 @@ impl Decoder {
         if config.flag("add_cross_attention", false)? {
             return Err(config.not_built("add_cross_attention"));
         }
-        let width = config.size("n_embd", 768)?;
-        let heads = config.size("n_head", 12)?;
+        let shape = Shape::of(config)?;
         Ok(Decoder {
-            vocabulary: config.size("vocab_size", 50257)?,
-            positions: config.size("n_positions", 1024)?,
-            width,
-            layers: config.layers("n_layer", 12)?,
-            head_dim: config.quotient([("n_embd", width), ("n_head", heads)])?,
-            intermediate: config.size("n_inner", width.saturating_mul(4))?,
-            activation: config.text("activation_function", "gelu_new")?.to_owned(),
-            eps: config.number("layer_norm_epsilon", 1e-5)?,
-            residual_dropout: config.number("resid_pdrop", 0.1)?,
+            shape,
             embedding_dropout: config.number("embd_pdrop", 0.1)?,
-            attention_dropout: config.number("attn_pdrop", 0.1)?,
             scales_attention: config.flag("scale_attn_weights", true)?,
             scales_by_layer: config.flag("scale_attn_by_inverse_layer_idx", false)?,
         })
@@ -54,7 +35,7 @@ impl Decoder {
     fn scale(&self, layer: u64) -> f64 {
         let mut scale = 1.0;
         if self.scales_attention {
-            scale = (self.head_dim as f64).powf(-0.5);
+            scale = (self.shape.head_dim as f64).powf(-0.5);
         }
         if self.scales_by_layer {
             scale /= (layer + 1) as f64;
@@ -66,30 +47,33 @@ impl Decoder {
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = Decoder::read(&task.config)?;
     let positions = task.config.spelled("n_positions");
-    let seq_len = task.tokens_of(positions, config.positions)?;
+    let seq_len = task.tokens_of(positions, config.shape.positions)?;
     let at = task.frame(CODE, "transformer");
     let tracer = at.tracer().clone();
-    let words = at.embedding("transformer.wte", [config.vocabulary, config.width]);
+    let words = at.embedding(
+        "transformer.wte",
+        [config.shape.vocabulary, config.shape.width],
+    );
     let model = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     let forward = |ids: &Tensor| model(ids, None);
     match task.class {
         "GPT2ForSequenceClassification" => {
-            let of_tokens = (seq_len, config.width, None);
+            let of_tokens = (seq_len, config.shape.width, None);
             text::classes_of_decoder(task, tracer, of_tokens, forward)
         }
         "GPT2ForTokenClassification" => {
             let labels = Labels::of(&task.config, 2)?;
             let p = task.config.number("hidden_dropout", 0.1)?;
             let p = task.config.number("classifier_dropout", p)?;
-            let head = (labels, config.width, p);
+            let head = (labels, config.shape.width, p);
             text::of_tokens(task, tracer, seq_len, forward, head)
         }
         "GPT2ForQuestionAnswering" => {
-            let qa_outputs = Linear::new(&tracer, "qa_outputs", [config.width, 2], true);
+            let qa_outputs = Linear::new(&tracer, "qa_outputs", [config.shape.width, 2], true);
             text::answer(task, tracer, seq_len, forward, (None, &qa_outputs))
         }
         _ => {
-            let traits = GenerationTraits::plain(config.layers);
+            let traits = GenerationTraits::plain(config.shape.layers);
             text::tied_language_model(task, (&words, true), (seq_len, traits), model)
         }
     }
@@ -123,7 +107,7 @@ fn attention(
     x: &Tensor,
     (past, mask): Around<'_>,
 ) -> Tensor {
-    let (width, head_dim) = (config.width, config.head_dim);
+    let (width, head_dim) = (config.shape.width, config.shape.head_dim);
     let (batch, seq_len) = (x.size(0), x.size(1));
     let heads = [batch.into(), seq_len.into(), Size::REST, head_dim.into()];
     let states = conv1d(at, "c_attn", [width, width.saturating_mul(3)], x);
@@ -136,26 +120,26 @@ fn attention(
     if let Some(past) = past {
         [key, value] = past.cache.update(layer, [&key, &value]);
     }
-    let scales = [config.attention_dropout, config.scale(layer)];
+    let scales = [config.shape.attention_dropout, config.scale(layer)];
     let settings = Settings::of_decoder(x, mask, scales);
     let mut output = joined(sdpa(&query, &key, &value, settings));
     output = conv1d(at, "c_proj", [width, width], &output);
-    output = at.dropout("resid_dropout", config.residual_dropout, output);
+    output = at.dropout("resid_dropout", config.shape.dropout, output);
     output.and_drop((query, key, value))
 }
 
 /// `GPT2MLP`.
 fn mlp(at: &Frame, config: &Decoder, x: &Tensor) -> Tensor {
-    let (outer, inner) = (config.width, config.intermediate);
+    let (outer, inner) = (config.shape.width, config.shape.intermediate);
     let mut hidden_states = conv1d(at, "c_fc", [outer, inner], x);
-    hidden_states = at.activation("act", &config.activation, hidden_states);
+    hidden_states = at.activation("act", &config.shape.activation, hidden_states);
     hidden_states = conv1d(at, "c_proj", [inner, outer], &hidden_states);
-    at.dropout("dropout", config.residual_dropout, hidden_states)
+    at.dropout("dropout", config.shape.dropout, hidden_states)
 }
 
 /// `GPT2Block`.
 fn block(at: &Frame, config: &Decoder, layer: u64, x: &Tensor, around: Around<'_>) -> Tensor {
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
     let mut hidden_states = norm("ln_1", x);
     let attn_output = at.call("attn", "Attention", |at| {
         attention(at, config, layer, &hidden_states, around)
@@ -175,17 +159,17 @@ fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor, past: Pa
         let input_ids = ids.view(&[Size::REST, seq_len.into()]);
         let inputs_embeds = words.forward(&input_ids);
         let position_ids = positions(past, at.tracer(), seq_len);
-        let wpe = at.embedding("wpe", [config.positions, config.width]);
+        let wpe = at.embedding("wpe", [config.shape.positions, config.shape.width]);
         let position_embeds = wpe.forward(&position_ids);
         let mut hidden_states = (&inputs_embeds).add((&position_embeds).to_device());
         let mask = masked(past, &position_ids, ids);
         hidden_states = at.dropout("drop", config.embedding_dropout, hidden_states);
-        for layer in 0..config.layers {
+        for layer in 0..config.shape.layers {
             hidden_states = at.call(&format!("h.{layer}"), "Block", |at| {
                 block(at, config, layer, &hidden_states, (past, mask.as_ref()))
             });
         }
-        hidden_states = at.layer_norm("ln_f", config.width, config.eps, hidden_states);
+        hidden_states = at.layer_norm("ln_f", config.shape.width, config.shape.eps, hidden_states);
         let width = hidden_states.size(-1).into();
         hidden_states = (&hidden_states).view(&[Size::REST, seq_len.into(), width]);
         let names = (position_ids, inputs_embeds, position_embeds, mask);

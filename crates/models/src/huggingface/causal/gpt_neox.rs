@@ -14,36 +14,18 @@ const CODE: Code = Code::new("gpt_neox.modeling_gpt_neox", "GPTNeoX");
 
 /// What a config says of such a model.
 struct Decoder {
-    vocabulary: u64,
-    width: u64,
-    layers: u64,
-    head_dim: u64,
+    shape: Shape,
     rotated: u64,
-    intermediate: u64,
-    activation: String,
-    eps: f64,
-    dropout: f64,
-    attention_dropout: f64,
     attention_bias: bool,
     is_parallel: bool,
 }
 
 impl Decoder {
     fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
-        let width = config.size("hidden_size", 6144)?;
-        let heads = config.size("num_attention_heads", 64)?;
-        let head_dim = config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
+        let shape = Shape::of(config)?;
         Ok(Decoder {
-            vocabulary: config.size("vocab_size", 50432)?,
-            width,
-            layers: config.layers("num_hidden_layers", 44)?,
-            head_dim,
-            rotated: rotated(config, head_dim)?,
-            intermediate: config.size("intermediate_size", 24576)?,
-            activation: config.text("hidden_act", "gelu")?.to_owned(),
-            eps: config.number("layer_norm_eps", 1e-5)?,
-            dropout: config.number("hidden_dropout", 0.0)?,
-            attention_dropout: config.number("attention_dropout", 0.0)?,
+            rotated: rotated(config, shape.head_dim)?,
+            shape,
             attention_bias: config.flag("attention_bias", true)?,
             is_parallel: config.flag("use_parallel_residual", true)?,
         })
@@ -77,13 +59,16 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let seq_len = task.tokens_read()?;
     let at = task.frame(CODE, "gpt_neox");
     let tracer = at.tracer().clone();
-    let words = at.embedding("gpt_neox.embed_in", [config.vocabulary, config.width]);
+    let words = at.embedding(
+        "gpt_neox.embed_in",
+        [config.shape.vocabulary, config.shape.width],
+    );
     let model = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     if task.class == "GPTNeoXForSequenceClassification" {
-        let of_tokens = (seq_len, config.width, None);
+        let of_tokens = (seq_len, config.shape.width, None);
         return text::classes_of_decoder(task, tracer, of_tokens, |ids| model(ids, None));
     }
-    let traits = GenerationTraits::plain(config.layers);
+    let traits = GenerationTraits::plain(config.shape.layers);
     text::tied_language_model(task, (&words, false), (seq_len, traits), model)
 }
 
@@ -111,7 +96,11 @@ fn attention(
     x: &Tensor,
     (rotations, mask, past): Around<'_>,
 ) -> Tensor {
-    let (width, head_dim, bias) = (config.width, config.head_dim, config.attention_bias);
+    let (width, head_dim, bias) = (
+        config.shape.width,
+        config.shape.head_dim,
+        config.attention_bias,
+    );
     let (batch, seq_len): (Size, Size) = (x.size(0).into(), x.size(1).into());
     let wide = head_dim.saturating_mul(3).into();
     let qkv = at.linear("query_key_value", [width, width.saturating_mul(3)], bias, x);
@@ -125,7 +114,7 @@ fn attention(
     if let Some(past) = past {
         [key, value] = past.cache.update(layer, [&key, &value]);
     }
-    let scales = [config.attention_dropout, (head_dim as f64).powf(-0.5)];
+    let scales = [config.shape.attention_dropout, (head_dim as f64).powf(-0.5)];
     let settings = Settings::of_decoder(x, mask, scales);
     let mut output = joined(sdpa(&query, &key, &value, settings));
     output = at.linear("dense", [width, width], bias, output);
@@ -134,16 +123,16 @@ fn attention(
 
 /// `GPTNeoXMLP`.
 fn mlp(at: &Frame, config: &Decoder, x: &Tensor) -> Tensor {
-    let (outer, inner) = (config.width, config.intermediate);
+    let (outer, inner) = (config.shape.width, config.shape.intermediate);
     let mut hidden_states = at.linear("dense_h_to_4h", [outer, inner], true, x);
-    hidden_states = at.activation("act", &config.activation, hidden_states);
+    hidden_states = at.activation("act", &config.shape.activation, hidden_states);
     at.linear("dense_4h_to_h", [inner, outer], true, hidden_states)
 }
 
 /// `GPTNeoXLayer`.
 fn layer(at: &Frame, config: &Decoder, layer: u64, x: &Tensor, around: Around<'_>) -> Tensor {
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
-    let dropout = |name, x: Tensor| at.dropout(name, config.dropout, x);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
+    let dropout = |name, x: Tensor| at.dropout(name, config.shape.dropout, x);
     at.made(&["input_layernorm", "post_attention_layernorm"]);
     let mut attn_output = {
         let normed = norm("input_layernorm", x);
@@ -180,17 +169,17 @@ fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor, past: Pa
         let inputs_embeds = words.forward(ids);
         let position_ids = positions(past, at.tracer(), ids.length(1));
         let mask = masked(past, &position_ids, ids);
-        let mut hidden_states = at.dropout("emb_dropout", config.dropout, &inputs_embeds);
+        let mut hidden_states = at.dropout("emb_dropout", config.shape.dropout, &inputs_embeds);
         let rotary_emb = Rotary::new(at, "rotary_emb", &[("", rotation)]);
         let rotations = rotary_emb.forward(&hidden_states, &position_ids, 0);
-        for index in 0..config.layers {
+        for index in 0..config.shape.layers {
             hidden_states = at.call(&format!("layers.{index}"), "Layer", |at| {
                 let around = (&rotations, mask.as_ref(), past);
                 layer(at, config, index, &hidden_states, around)
             });
         }
-        let width = config.width;
-        hidden_states = at.layer_norm("final_layer_norm", width, config.eps, hidden_states);
+        let width = config.shape.width;
+        hidden_states = at.layer_norm("final_layer_norm", width, config.shape.eps, hidden_states);
         drop((position_ids, inputs_embeds, mask));
         rotations.let_go();
         hidden_states

@@ -15,19 +15,8 @@ const EPS: f64 = 1e-5;
 const CODE: Code = Code::new("opt.modeling_opt", "OPT");
 
 /// What a config says of such a model.
-struct Shape {
-    vocabulary: u64,
-    positions: u64,
-    width: u64,
-    word_width: u64,
-    layers: u64,
-    heads: u64,
-    head_dim: u64,
-    intermediate: u64,
-    activation: String,
-    dropout: f64,
-    attention_dropout: f64,
-    padding: Option<u64>,
+struct Decoder {
+    shape: Shape,
     has_bias: bool,
     has_norm_weights: bool,
     norms: Norms,
@@ -44,10 +33,9 @@ enum Norms {
     After,
 }
 
-impl Shape {
-    fn read(config: &Config<'_>) -> Result<Shape, RequestError> {
-        let width = config.size("hidden_size", 768)?;
-        let heads = config.size("num_attention_heads", 12)?;
+impl Decoder {
+    fn read(config: &Config<'_>) -> Result<Decoder, RequestError> {
+        let shape = Shape::of(config)?;
         let norms = match (
             config.flag("do_layer_norm_before", true)?,
             config.flag("_remove_final_layer_norm", false)?,
@@ -56,19 +44,8 @@ impl Shape {
             (true, true) => Norms::Before,
             (false, _) => Norms::After,
         };
-        Ok(Shape {
-            vocabulary: config.size("vocab_size", 50272)?,
-            positions: config.size("max_position_embeddings", 2048)?,
-            width,
-            word_width: config.size("word_embed_proj_dim", width)?,
-            layers: config.layers("num_hidden_layers", 12)?,
-            heads,
-            head_dim: config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
-            intermediate: config.size("ffn_dim", 3072)?,
-            activation: config.text("activation_function", "relu")?.to_owned(),
-            dropout: config.number("dropout", 0.1)?,
-            attention_dropout: config.number("attention_dropout", 0.0)?,
-            padding: config.token("pad_token_id", Some(1))?,
+        Ok(Decoder {
+            shape,
             has_bias: config.flag("enable_bias", true)?,
             has_norm_weights: config.flag("layer_norm_elementwise_affine", true)?,
             norms,
@@ -77,30 +54,30 @@ impl Shape {
 
     fn norm(&self, at: &Frame, name: &str, x: &Tensor) -> Tensor {
         if self.has_norm_weights {
-            at.layer_norm(name, self.width, EPS, x)
+            at.layer_norm(name, self.shape.width, EPS, x)
         } else {
-            LayerNorm::plain(at.path(name), self.width, EPS).forward(x)
+            LayerNorm::plain(at.path(name), self.shape.width, EPS).forward(x)
         }
     }
 }
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
-    let shape = Shape::read(&task.config)?;
-    let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
+    let config = Decoder::read(&task.config)?;
+    let seq_len = task.tokens_of("max_position_embeddings", config.shape.positions)?;
     let at = task.frame(CODE, "model");
     let tracer = at.tracer().clone();
-    let sizes = [shape.vocabulary, shape.word_width];
+    let sizes = [config.shape.vocabulary, config.shape.embedding_width];
     let words = at.embedding("model.decoder.embed_tokens", sizes);
-    let words = words.padding(shape.padding);
-    let decoder = |ids: &Tensor, past: Past<'_>| decoder(&at, &shape, &words, ids, past);
+    let words = words.padding(config.shape.padding);
+    let decoder = |ids: &Tensor, past: Past<'_>| decoder(&at, &config, &words, ids, past);
     if task.class == "OPTForSequenceClassification" {
         let forward = |ids: &Tensor| at.call("model", "Model", |_| decoder(ids, None));
-        let of_tokens = (seq_len, shape.word_width, Some(1));
+        let of_tokens = (seq_len, config.shape.embedding_width, Some(1));
         return text::classes_of_decoder(task, tracer, of_tokens, forward);
     }
     let traits = GenerationTraits {
         tokens: [true; 3],
-        ..GenerationTraits::plain(shape.layers)
+        ..GenerationTraits::plain(config.shape.layers)
     };
     text::tied_language_model(task, (&words, true), (seq_len, traits), decoder)
 }
@@ -111,18 +88,18 @@ type Around<'a> = (Option<&'a Tensor>, Past<'a>);
 /// `OPTAttention`.
 fn attention(
     at: &Frame,
-    shape: &Shape,
+    config: &Decoder,
     layer: u64,
     x: &Tensor,
     (mask, past): Around<'_>,
 ) -> Tensor {
     at.made(&["k_proj", "v_proj"]);
-    let head_dim = shape.head_dim;
-    let linear = |name, x: &Tensor| at.linear(name, [shape.width; 2], shape.has_bias, x);
+    let head_dim = config.shape.head_dim;
+    let linear = |name, x: &Tensor| at.linear(name, [config.shape.width; 2], config.has_bias, x);
     let heads = [
         x.size(0).into(),
         Size::REST,
-        shape.heads.into(),
+        config.shape.heads.into(),
         head_dim.into(),
     ];
     let scaling = (head_dim as f64).powf(-0.5);
@@ -134,44 +111,48 @@ fn attention(
     if let Some(past) = past {
         [key, value] = past.cache.update(layer, [&key, &value]);
     }
-    let settings = Settings::of_decoder(x, mask, [shape.attention_dropout, 1.0]);
+    let settings = Settings::of_decoder(x, mask, [config.shape.attention_dropout, 1.0]);
     let mut output = joined(sdpa(&query, &key, &value, settings));
     output = linear("out_proj", &output);
     output.and_drop((query, key, value))
 }
 
 /// `OPTDecoderLayer`.
-fn layer(at: &Frame, shape: &Shape, layer: u64, x: &Tensor, around: Around<'_>) -> Tensor {
-    let (outer, inner, bias) = (shape.width, shape.intermediate, shape.has_bias);
-    let p = shape.dropout;
-    let normalizes_before = shape.norms != Norms::After;
+fn layer(at: &Frame, config: &Decoder, layer: u64, x: &Tensor, around: Around<'_>) -> Tensor {
+    let (outer, inner, bias) = (
+        config.shape.width,
+        config.shape.intermediate,
+        config.has_bias,
+    );
+    let p = config.shape.dropout;
+    let normalizes_before = config.norms != Norms::After;
     at.made(&["self_attn", "self_attn_layer_norm", "fc1", "fc2"]);
     let mut residual = x.clone();
     let mut hidden_states = x.clone();
     if normalizes_before {
-        hidden_states = shape.norm(at, "self_attn_layer_norm", &hidden_states);
+        hidden_states = config.norm(at, "self_attn_layer_norm", &hidden_states);
     }
     hidden_states = at.call("self_attn", "Attention", |at| {
-        attention(at, shape, layer, &hidden_states, around)
+        attention(at, config, layer, &hidden_states, around)
     });
     hidden_states = functional::dropout(&hidden_states, p);
     hidden_states = (&residual).add(&hidden_states);
     if !normalizes_before {
-        hidden_states = shape.norm(at, "self_attn_layer_norm", &hidden_states);
+        hidden_states = config.norm(at, "self_attn_layer_norm", &hidden_states);
     }
     let sizes = [0, 1, 2].map(|dim| Size::from(hidden_states.size(dim)));
     hidden_states = (&hidden_states).reshape(&[Size::REST, sizes[2]]);
     residual = hidden_states.clone();
     if normalizes_before {
-        hidden_states = shape.norm(at, "final_layer_norm", &hidden_states);
+        hidden_states = config.norm(at, "final_layer_norm", &hidden_states);
     }
     hidden_states = at.linear("fc1", [outer, inner], bias, hidden_states);
-    hidden_states = at.activation("activation_fn", &shape.activation, hidden_states);
+    hidden_states = at.activation("activation_fn", &config.shape.activation, hidden_states);
     hidden_states = at.linear("fc2", [inner, outer], bias, hidden_states);
     hidden_states = functional::dropout(&hidden_states, p);
     hidden_states = (&residual).add(&hidden_states).view(&sizes);
     if !normalizes_before {
-        hidden_states = shape.norm(at, "final_layer_norm", &hidden_states);
+        hidden_states = config.norm(at, "final_layer_norm", &hidden_states);
     }
     hidden_states.and_drop(residual)
 }
@@ -188,7 +169,13 @@ fn positions_of(attention_mask: &Tensor) -> Tensor {
 }
 
 /// `OPTDecoder`.
-fn decoder(at: &Frame, shape: &Shape, words: &Embedding, ids: &Tensor, past: Past<'_>) -> Tensor {
+fn decoder(
+    at: &Frame,
+    config: &Decoder,
+    words: &Embedding,
+    ids: &Tensor,
+    past: Past<'_>,
+) -> Tensor {
     at.call("model.decoder", "Decoder", |at| {
         at.made(&[
             "embed_tokens",
@@ -218,23 +205,23 @@ fn decoder(at: &Frame, shape: &Shape, words: &Embedding, ids: &Tensor, past: Pas
             (position_ids, mask, Some(attention_mask))
         };
         let pos_embeds = at.call("embed_positions", "LearnedPositionalEmbedding", |at| {
-            let rows = shape.positions.saturating_add(OFFSET);
-            let table = at.parameter("weight", &[rows, shape.width]);
+            let rows = config.shape.positions.saturating_add(OFFSET);
+            let table = at.parameter("weight", &[rows, config.shape.width]);
             let shifted = (&position_ids).add_number(OFFSET.cast_signed());
             functional::embedding(shifted, &table, None)
         });
-        let (inner, outer) = (shape.width, shape.word_width);
+        let (inner, outer) = (config.shape.width, config.shape.embedding_width);
         if inner != outer {
             inputs_embeds = at.linear("project_in", [outer, inner], false, inputs_embeds);
         }
         let mut hidden_states = (&inputs_embeds).add((&pos_embeds).to_device());
-        for index in 0..shape.layers {
+        for index in 0..config.shape.layers {
             hidden_states = at.call(&format!("layers.{index}"), "DecoderLayer", |at| {
-                layer(at, shape, index, &hidden_states, (mask.as_ref(), past))
+                layer(at, config, index, &hidden_states, (mask.as_ref(), past))
             });
         }
-        if shape.norms == Norms::BeforeAndAtTheEnd {
-            hidden_states = shape.norm(at, "final_layer_norm", &hidden_states);
+        if config.norms == Norms::BeforeAndAtTheEnd {
+            hidden_states = config.norm(at, "final_layer_norm", &hidden_states);
         }
         if inner != outer {
             hidden_states = at.linear("project_out", [inner, outer], false, hidden_states);

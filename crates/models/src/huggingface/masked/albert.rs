@@ -2,31 +2,16 @@
 
 use super::bert::decoder;
 use super::embeddings::{Numbering, embeddings, words};
-use super::encoder::{Defaults, Shape};
+use super::encoder;
 use crate::huggingface::config::MOST_LAYERS;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
 const CODE: Code = Code::new("albert.modeling_albert", "Albert");
 
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 30000,
-    width: 4096,
-    heads: 64,
-    intermediate: 16384,
-    types: 2,
-    activation: "gelu_new",
-    dropout: 0.0,
-    eps: 1e-12,
-    padding: 0,
-};
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape {
-        embedding_width: config.size("embedding_size", 128)?,
-        ..Shape::read(config, &DEFAULTS)?
-    };
+    let shape = encoder::shape(config)?;
     let groups = config.layers("num_hidden_groups", 1)?;
     let inner = config.layers_within("inner_group_num", 1, MOST_LAYERS / groups)?;
     let groups = [groups, inner];

@@ -1,26 +1,14 @@
 //! BERT: `modeling_bert.py`.
 
 use super::embeddings::{Numbering, embeddings, words};
-use super::encoder::{Defaults, Shape, encoder, pooler};
+use super::encoder::{self, encoder, pooler};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
 const CODE: Code = Code::new("bert.modeling_bert", "Bert");
 
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 30522,
-    width: 768,
-    heads: 12,
-    intermediate: 3072,
-    types: 2,
-    activation: "gelu",
-    dropout: 0.1,
-    eps: 1e-12,
-    padding: 0,
-};
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
-    let shape = Shape::read(&task.config, &DEFAULTS)?;
+    let shape = encoder::shape(&task.config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(&task.config, 2)?;
     let at = task.frame(CODE, "bert");

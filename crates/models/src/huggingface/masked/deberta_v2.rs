@@ -3,7 +3,7 @@
 use super::bert::masked_head;
 use super::disentangled::{Attention, Relative, relative_positions};
 use super::embeddings::words;
-use super::encoder::{Defaults, Shape, intermediate, output};
+use super::encoder::{self, feed_forward, output};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
@@ -11,18 +11,6 @@ const CODE: Code = Code::new("deberta_v2.modeling_deberta_v2", "DebertaV2");
 
 /// The head of models whose config does not say `"legacy": false`.
 const LEGACY: Code = Code::new("deberta_v2.modeling_deberta_v2", "LegacyDebertaV2");
-
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 128_100,
-    width: 1536,
-    heads: 24,
-    intermediate: 6144,
-    types: 0,
-    activation: "gelu",
-    dropout: 0.1,
-    eps: 1e-7,
-    padding: 0,
-};
 
 /// What a config says besides what encoders have in common.
 struct Positions {
@@ -56,10 +44,7 @@ impl Positions {
 
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape {
-        layers: config.layers("num_hidden_layers", 24)?,
-        ..Shape::read(config, &DEFAULTS)?
-    };
+    let shape = encoder::shape(config)?;
     let positions = Positions::read(config, &shape)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
@@ -144,13 +129,7 @@ fn layer(
         });
         output.and_drop(self_output)
     });
-    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
-        intermediate(at, shape, &attention_output)
-    });
-    let states = [&intermediate_output, &attention_output];
-    let output = at.call("output", "Output", |at| {
-        output(at, shape.intermediate, shape, states)
-    });
+    let [output, intermediate_output] = feed_forward(at, shape, &attention_output);
     output.and_drop((attention_output, intermediate_output))
 }
 

@@ -1,6 +1,5 @@
 //! Attention of DeBERTa v2, which looks at words and at their distances apart: `DisentangledSelfAttention`.
 
-use super::encoder::Shape;
 use crate::huggingface::attention::smallest;
 use crate::huggingface::prelude::*;
 

@@ -10,41 +10,9 @@ const CODE: Code = Code::new("distilbert.modeling_distilbert", "");
 /// Of all its layer norms; the config has none.
 const EPS: f64 = 1e-12;
 
-/// What a config says of such a model.
-struct Shape {
-    vocabulary: u64,
-    positions: u64,
-    width: u64,
-    layers: u64,
-    head_dim: u64,
-    intermediate: u64,
-    activation: String,
-    dropout: f64,
-    attention_dropout: f64,
-    padding: Option<u64>,
-}
-
-impl Shape {
-    fn read(config: &Config<'_>) -> Result<Shape, RequestError> {
-        let (width, heads) = (config.size("dim", 768)?, config.size("n_heads", 12)?);
-        Ok(Shape {
-            vocabulary: config.size("vocab_size", 30522)?,
-            positions: config.size("max_position_embeddings", 512)?,
-            width,
-            layers: config.layers("n_layers", 6)?,
-            head_dim: config.quotient([("dim", width), ("n_heads", heads)])?,
-            intermediate: config.size("hidden_dim", 3072)?,
-            activation: config.text("activation", "gelu")?.to_owned(),
-            dropout: config.number("dropout", 0.1)?,
-            attention_dropout: config.number("attention_dropout", 0.1)?,
-            padding: config.token("pad_token_id", Some(0))?,
-        })
-    }
-}
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape::read(config)?;
+    let shape = Shape::of(config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let at = task.frame(CODE, "distilbert");

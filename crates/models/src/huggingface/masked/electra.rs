@@ -1,30 +1,15 @@
 //! ELECTRA: `modeling_electra.py`.
 
 use super::embeddings::{Numbering, embeddings, words};
-use super::encoder::{Defaults, Shape, encoder};
+use super::encoder::{self, classification_head, encoder};
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
 
 const CODE: Code = Code::new("electra.modeling_electra", "Electra");
 
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 30522,
-    width: 256,
-    heads: 4,
-    intermediate: 1024,
-    types: 2,
-    activation: "gelu",
-    dropout: 0.1,
-    eps: 1e-12,
-    padding: 0,
-};
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let config = &task.config;
-    let shape = Shape {
-        embedding_width: config.size("embedding_size", 128)?,
-        ..Shape::read(config, &DEFAULTS)?
-    };
+    let shape = encoder::shape(config)?;
     let seq_len = task.tokens_of("max_position_embeddings", shape.positions)?;
     let labels = Labels::of(config, 2)?;
     let p = shape.classifier_dropout(config)?;
@@ -35,7 +20,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     match task.class {
         "ElectraForSequenceClassification" => text::classes(task, tracer, seq_len, labels, |ids| {
             let sequence_output = model(ids);
-            let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+            let logits =
+                classification_head(&at, &shape, (p, labels.count), &sequence_output, |at, x| {
+                    at.activation("activation", "gelu", x)
+                });
             (logits, sequence_output)
         }),
         "ElectraForTokenClassification" | "ElectraForQuestionAnswering" => {
@@ -86,24 +74,5 @@ fn predictions(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
         let mut hidden_states = at.linear("dense", [wide, narrow], true, x);
         hidden_states = at.activation("activation", "gelu", hidden_states);
         at.layer_norm("LayerNorm", narrow, shape.eps, hidden_states)
-    })
-}
-
-/// `ElectraClassificationHead`.
-fn classification_head(
-    at: &Frame,
-    shape: &Shape,
-    p: f64,
-    labels: u64,
-    features: &Tensor,
-) -> Tensor {
-    let width = shape.width;
-    at.call("classifier", "ClassificationHead", |at| {
-        let mut x = features.select(1, 0);
-        x = at.dropout("dropout", p, x);
-        x = at.linear("dense", [width, width], true, x);
-        x = at.activation("activation", "gelu", x);
-        x = at.dropout("dropout", p, x);
-        at.linear("out_proj", [width, labels], true, x)
     })
 }

@@ -1,6 +1,5 @@
 //! Embeddings of words, positions and kinds of text, as BERT and those that copy it add them.
 
-use super::encoder::Shape;
 use crate::huggingface::prelude::*;
 
 /// How tokens are numbered.

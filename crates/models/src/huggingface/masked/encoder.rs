@@ -4,63 +4,16 @@ use crate::huggingface::attention::self_attention;
 use crate::huggingface::prelude::*;
 
 /// What a config says of an encoder.
-pub(super) struct Shape {
-    pub(super) vocabulary: u64,
-    pub(super) positions: u64,
-    pub(super) types: u64,
-    pub(super) width: u64,
-    pub(super) embedding_width: u64,
-    pub(super) layers: u64,
-    pub(super) heads: u64,
-    pub(super) head_dim: u64,
-    pub(super) intermediate: u64,
-    pub(super) activation: String,
-    pub(super) eps: f64,
-    pub(super) dropout: f64,
-    pub(super) attention_dropout: f64,
-    pub(super) padding: Option<u64>,
-}
-
-/// Defaults in which the families differ.
-pub(super) struct Defaults {
-    pub(super) vocabulary: u64,
-    pub(super) width: u64,
-    pub(super) heads: u64,
-    pub(super) intermediate: u64,
-    pub(super) types: u64,
-    pub(super) activation: &'static str,
-    pub(super) dropout: f64,
-    pub(super) eps: f64,
-    pub(super) padding: u64,
+pub(super) fn shape(config: &Config<'_>) -> Result<Shape, RequestError> {
+    for name in ["is_decoder", "add_cross_attention"] {
+        if config.flag(name, false)? {
+            return Err(config.not_built(name));
+        }
+    }
+    Shape::of(config)
 }
 
 impl Shape {
-    pub(super) fn read(config: &Config<'_>, defaults: &Defaults) -> Result<Shape, RequestError> {
-        for name in ["is_decoder", "add_cross_attention"] {
-            if config.flag(name, false)? {
-                return Err(config.not_built(name));
-            }
-        }
-        let width = config.size("hidden_size", defaults.width)?;
-        let heads = config.size("num_attention_heads", defaults.heads)?;
-        Ok(Shape {
-            vocabulary: config.size("vocab_size", defaults.vocabulary)?,
-            positions: config.size("max_position_embeddings", 512)?,
-            types: config.count("type_vocab_size", defaults.types)?,
-            width,
-            embedding_width: width,
-            layers: config.layers("num_hidden_layers", 12)?,
-            heads,
-            head_dim: config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
-            intermediate: config.size("intermediate_size", defaults.intermediate)?,
-            activation: config.text("hidden_act", defaults.activation)?.to_owned(),
-            eps: config.number("layer_norm_eps", defaults.eps)?,
-            dropout: config.number("hidden_dropout_prob", defaults.dropout)?,
-            attention_dropout: config.number("attention_probs_dropout_prob", defaults.dropout)?,
-            padding: config.token("pad_token_id", Some(defaults.padding))?,
-        })
-    }
-
     /// Attention of all tokens to all, by linear layers of these names.
     pub(super) fn self_attention(
         &self,
@@ -109,22 +62,24 @@ fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     states
 }
 
-/// `BertIntermediate`.
-pub(super) fn intermediate(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
-    let wide = at.linear("dense", [shape.width, shape.intermediate], true, x);
-    at.activation("intermediate_act_fn", &shape.activation, wide)
+/// What follows attention in a `BertLayer`: the states, and what its `BertIntermediate` made.
+pub(super) fn feed_forward(at: &Frame, shape: &Shape, attention_output: &Tensor) -> [Tensor; 2] {
+    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
+        let sizes = [shape.width, shape.intermediate];
+        let wide = at.linear("dense", sizes, true, attention_output);
+        at.activation("intermediate_act_fn", &shape.activation, wide)
+    });
+    let states = [&intermediate_output, attention_output];
+    let output = at.call("output", "Output", |at| {
+        output(at, shape.intermediate, shape, states)
+    });
+    [output, intermediate_output]
 }
 
 /// `BertLayer`.
 fn layer(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let attention_output = at.call("attention", "Attention", |at| attention(at, shape, x));
-    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
-        intermediate(at, shape, &attention_output)
-    });
-    let states = [&intermediate_output, &attention_output];
-    let output = at.call("output", "Output", |at| {
-        output(at, shape.intermediate, shape, states)
-    });
+    let [output, intermediate_output] = feed_forward(at, shape, &attention_output);
     output.and_drop((intermediate_output, attention_output))
 }
 
@@ -143,4 +98,23 @@ pub(super) fn pooler(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     let dense = at.linear("dense", [shape.width, shape.width], true, &first_token);
     at.activation("activation", "tanh", dense)
         .and_drop(first_token)
+}
+
+/// `RobertaClassificationHead`, and ELECTRA's, which differs in what is active between its layers.
+pub(super) fn classification_head(
+    at: &Frame,
+    shape: &Shape,
+    (p, labels): (f64, u64),
+    features: &Tensor,
+    active: impl FnOnce(&Frame, Tensor) -> Tensor,
+) -> Tensor {
+    let width = shape.width;
+    at.call("classifier", "ClassificationHead", |at| {
+        let mut x = features.select(1, 0);
+        x = at.dropout("dropout", p, x);
+        x = at.linear("dense", [width, width], true, x);
+        x = active(at, x);
+        x = at.dropout("dropout", p, x);
+        at.linear("out_proj", [width, labels], true, x)
+    })
 }

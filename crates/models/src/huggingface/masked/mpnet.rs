@@ -1,7 +1,7 @@
 //! `MPNet`: `modeling_mpnet.py`, whose heads are RoBERTa's.
 
 use super::embeddings::position_ids_after;
-use super::encoder::{Shape, intermediate, output};
+use super::encoder::feed_forward;
 use crate::huggingface::attention::distance_buckets;
 use crate::huggingface::prelude::*;
 
@@ -85,13 +85,7 @@ fn layer(at: &Frame, shape: &Shape, x: &Tensor, position_bias: &Tensor) -> Tenso
         let output = at.layer_norm("LayerNorm", shape.width, shape.eps, sum);
         output.and_drop(self_outputs)
     });
-    let intermediate_output = at.call("intermediate", "Intermediate", |at| {
-        intermediate(at, shape, &attention_output)
-    });
-    let states = [&intermediate_output, &attention_output];
-    let layer_output = at.call("output", "Output", |at| {
-        output(at, shape.intermediate, shape, states)
-    });
+    let [layer_output, intermediate_output] = feed_forward(at, shape, &attention_output);
     layer_output.and_drop((attention_output, intermediate_output))
 }
 

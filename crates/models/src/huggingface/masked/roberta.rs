@@ -1,9 +1,10 @@
 //! RoBERTa, and XLM-RoBERTa and CamemBERT, which are its code with the modules of a model in another order:
 //! `modeling_roberta.py`, `modeling_xlm_roberta.py` and `modeling_camembert.py`. `MPNet` has its heads.
+//! XLM-RoBERTa and CamemBERT have BERT's vocabulary as a default, though no model of theirs has.
 
 use super::bert::decoder;
 use super::embeddings::{Numbering, embeddings};
-use super::encoder::{Defaults, Shape, encoder};
+use super::encoder::{self, classification_head, encoder};
 use super::mpnet;
 use crate::huggingface::prelude::*;
 use crate::huggingface::text;
@@ -16,35 +17,14 @@ const CAMEMBERT: Code = Code::new("camembert.modeling_camembert", "Camembert");
 
 const MPNET: Code = Code::new("mpnet.modeling_mpnet", "MPNet");
 
-/// XLM-RoBERTa and CamemBERT have BERT's vocabulary as a default, though no model of theirs has.
-const DEFAULTS: Defaults = Defaults {
-    vocabulary: 30522,
-    width: 768,
-    heads: 12,
-    intermediate: 3072,
-    types: 2,
-    activation: "gelu",
-    dropout: 0.1,
-    eps: 1e-12,
-    padding: 1,
-};
-
 pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestError> {
     let mut codes = [XLM_ROBERTA, CAMEMBERT, MPNET].into_iter();
     let code = codes.find(|code| task.class.starts_with(code.prefix));
     let code = code.unwrap_or(ROBERTA);
     let is_roberta = code.prefix == ROBERTA.prefix;
     let is_mpnet = code.prefix == MPNET.prefix;
-    let defaults = Defaults {
-        vocabulary: match () {
-            () if is_roberta => 50265,
-            () if is_mpnet => 30527,
-            () => DEFAULTS.vocabulary,
-        },
-        ..DEFAULTS
-    };
     let config = &task.config;
-    let shape = Shape::read(config, &defaults)?;
+    let shape = encoder::shape(config)?;
     let padding = if is_mpnet {
         Some(mpnet::PADDING)
     } else {
@@ -104,7 +84,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     }
     text::classes(task, tracer, seq_len, labels, |ids| {
         let sequence_output = model(ids);
-        let logits = classification_head(&at, &shape, p, labels.count, &sequence_output);
+        let logits =
+            classification_head(&at, &shape, (p, labels.count), &sequence_output, |_, x| {
+                (&x).tanh()
+            });
         (logits, sequence_output)
     })
 }
@@ -127,24 +110,5 @@ fn masked_head(at: &Frame, shape: &Shape, words: Option<&Tensor>, features: &Ten
         x = (&x).gelu("none");
         x = at.layer_norm("layer_norm", width, shape.eps, x);
         decoder(at, [width, shape.vocabulary], words, x)
-    })
-}
-
-/// `RobertaClassificationHead`.
-fn classification_head(
-    at: &Frame,
-    shape: &Shape,
-    p: f64,
-    labels: u64,
-    features: &Tensor,
-) -> Tensor {
-    let width = shape.width;
-    at.call("classifier", "ClassificationHead", |at| {
-        let mut x = features.select(1, 0);
-        x = at.dropout("dropout", p, x);
-        x = at.linear("dense", [width, width], true, x);
-        x = (&x).tanh();
-        x = at.dropout("dropout", p, x);
-        at.linear("out_proj", [width, labels], true, x)
     })
 }

@@ -35,8 +35,8 @@ pub(super) fn attention(
     let ([mut query, mut key, mut value], whole) = project(at, config, x);
     if config.query_norms == QueryNorms::OfHeadsLater {
         let [of_query, of_key] = config.query_norm_names;
-        query = config.norm(at, of_query, config.head_dim, query);
-        key = config.norm(at, of_key, config.head_dim, key);
+        query = config.norm(at, of_query, config.shape.head_dim, query);
+        key = config.norm(at, of_key, config.shape.head_dim, key);
     }
     let mut parts = Vec::new();
     let how = config.rotation;
@@ -48,10 +48,13 @@ pub(super) fn attention(
     if let Some(past) = past {
         [key, value] = past.cache.update(layer, [&key, &value]);
     }
-    let settings = Settings::of_decoder(x, mask, [config.dropout, config.scale]);
-    let heads = [config.heads, config.kv_heads];
+    let settings = Settings::of_decoder(x, mask, [config.shape.attention_dropout, config.scale]);
+    let heads = [config.shape.heads, config.shape.kv_heads];
     let mut output = joined(sdpa_of_heads(&query, &key, &value, heads, settings));
-    let sizes = [config.heads.saturating_mul(config.head_dim), config.width];
+    let sizes = [
+        config.shape.heads.saturating_mul(config.shape.head_dim),
+        config.shape.width,
+    ];
     output = at.linear(config.output_name, sizes, config.output_bias, output);
     drop((whole, query, key, value));
     parts.into_iter().for_each(drop);
@@ -61,13 +64,13 @@ pub(super) fn attention(
 /// Queries, keys and values, and all of them together where one layer makes them.
 fn project(at: &Frame, config: &Decoder, x: &Tensor) -> ([Tensor; 3], Option<Tensor>) {
     let (batch, seq_len) = (x.size(0).into(), x.size(1).into());
-    let shape = [batch, seq_len, Size::REST, config.head_dim.into()];
+    let shape = [batch, seq_len, Size::REST, config.shape.head_dim.into()];
     let into_heads = |x: Tensor| (&x).view(&shape).transpose(1, 2);
-    let width_of = |heads: u64| heads.saturating_mul(config.head_dim);
-    let [queries, keys] = [config.heads, config.kv_heads].map(width_of);
+    let width_of = |heads: u64| heads.saturating_mul(config.shape.head_dim);
+    let [queries, keys] = [config.shape.heads, config.shape.kv_heads].map(width_of);
     if config.is_projected_as_one {
         let all = queries.saturating_add(keys.saturating_mul(2));
-        let qkv = at.linear("qkv_proj", [config.width, all], config.qkv_bias, x);
+        let qkv = at.linear("qkv_proj", [config.shape.width, all], config.qkv_bias, x);
         let queries = queries.cast_signed();
         let both = queries.saturating_add(keys.cast_signed());
         let query = (&qkv).slice(2, 0, queries);
@@ -76,12 +79,12 @@ fn project(at: &Frame, config: &Decoder, x: &Tensor) -> ([Tensor; 3], Option<Ten
         let heads = [query, key, value].map(into_heads);
         return (heads, Some(qkv));
     }
-    let proj = |name, width| at.linear(name, [config.width, width], config.qkv_bias, x);
+    let proj = |name, width| at.linear(name, [config.shape.width, width], config.qkv_bias, x);
     let [of_query, of_key] = config.query_norm_names;
     let three = match config.query_norms {
         QueryNorms::OfHeads => {
             let norm = |name, x: Tensor| {
-                let normed = config.norm(at, name, config.head_dim, x.view(&shape));
+                let normed = config.norm(at, name, config.shape.head_dim, x.view(&shape));
                 normed.transpose(1, 2)
             };
             let query = norm(of_query, proj("q_proj", queries));

@@ -6,6 +6,7 @@ use super::latent::Ranks;
 use super::mlp::Layers;
 use super::norm::{Formula, norm};
 use super::rotation::Rotation;
+use crate::huggingface::shape::Shape;
 use crate::tracing::{Frame, Tensor, Tensors};
 
 /// A model of this kind.
@@ -18,14 +19,7 @@ pub(super) struct Decoder {
     pub(super) folder: &'static str,
     /// What the names of its classes begin with, such as `Llama`.
     pub(super) prefix: &'static str,
-    pub(super) vocabulary: u64,
-    pub(super) width: u64,
-    pub(super) intermediate: u64,
-    pub(super) layers: u64,
-    pub(super) heads: u64,
-    pub(super) kv_heads: u64,
-    pub(super) head_dim: u64,
-    pub(super) padding: Option<u64>,
+    pub(super) shape: Shape,
     /// Whether its class has tokens that begin, end and fill a text, where the config says none.
     pub(super) tokens: [bool; 3],
     pub(super) is_tied: bool,
@@ -33,11 +27,9 @@ pub(super) struct Decoder {
     pub(super) head_bias: bool,
 
     pub(super) norm: Formula,
-    pub(super) eps: f64,
 
     pub(super) mlp: Layers,
     pub(super) mlp_bias: bool,
-    pub(super) activation: String,
 
     pub(super) qkv_bias: bool,
     pub(super) output_bias: bool,
@@ -53,8 +45,6 @@ pub(super) struct Decoder {
     pub(super) clip: Option<f64>,
     /// What scores are scaled by.
     pub(super) scale: f64,
-    /// Dropout of attention.
-    pub(super) dropout: f64,
 
     /// Widths of compressed keys and values, if attention compresses them.
     pub(super) ranks: Option<Ranks>,
@@ -131,7 +121,7 @@ impl Decoder {
 
     /// `self.name(x)` of a norm of the family.
     pub(super) fn norm(&self, at: &Frame, name: &str, width: u64, x: impl Tensors) -> Tensor {
-        norm(at, name, self.norm, (width, self.eps), x)
+        norm(at, name, self.norm, (width, self.shape.eps), x)
     }
 
     pub(super) fn is_rotated(&self, layer: u64) -> bool {

@@ -111,7 +111,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// `MixtralSparseMoeBlock.forward`, `Qwen2MoeSparseMoeBlock.forward` and `Qwen3MoeSparseMoeBlock.forward`.
     fn of_rows(&self, x: &Tensor, products: Products) -> Tensor {
-        let (at, width) = (self.at, self.config.width);
+        let (at, width) = (self.at, self.config.shape.width);
         let shape = [0, 1, 2].map(|dim| Size::from(x.size(dim)));
         let rows = x.view(&[Size::REST, shape[2]]);
         let is_shared = matches!(self.mixture.family, Family::Qwen2 { .. });
@@ -156,8 +156,8 @@ impl Block<'_> {
             _ => "TopKRouter",
         };
         self.at.call("gate", class, |at| {
-            let weight = at.parameter("weight", &[mixture.count, self.config.width]);
-            let rows = [Size::REST, self.config.width.into()];
+            let weight = at.parameter("weight", &[mixture.count, self.config.shape.width]);
+            let rows = [Size::REST, self.config.shape.width.into()];
             match mixture.family {
                 Family::Mixtral => {
                     let rows = x.reshape(&rows);
@@ -197,7 +197,7 @@ impl Block<'_> {
     fn experts(&self, x: &Tensor, chosen: [&Tensor; 2], products: Products) -> Tensor {
         let (config, mixture) = (self.config, self.mixture);
         self.at.call("experts", "Experts", |at| {
-            let (count, inner, outer) = (mixture.count, mixture.intermediate, config.width);
+            let (count, inner, outer) = (mixture.count, mixture.intermediate, config.shape.width);
             // What `torch._grouped_mm` asks for.
             for width in [inner, outer] {
                 let bytes = width.saturating_mul(at.tracer().dtype().size());
@@ -211,7 +211,7 @@ impl Block<'_> {
             let wide = [count, inner.saturating_mul(2), outer];
             let experts = Experts {
                 at,
-                activation: &config.activation,
+                activation: &config.shape.activation,
                 gate_up_proj: at.parameter("gate_up_proj", &wide),
                 down_proj: at.parameter("down_proj", &[count, outer, inner]),
                 count,

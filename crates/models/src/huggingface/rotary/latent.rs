@@ -30,9 +30,9 @@ pub(super) fn latent_attention(
     x: &Tensor,
     (rotations, mask, past): Around<'_>,
 ) -> Tensor {
-    let (width, bias) = (config.width, ranks.bias);
+    let (width, bias) = (config.shape.width, ranks.bias);
     let norm = |name, width, x: Tensor| norm(at, name, config.norm, (width, 1e-6), x);
-    let of_heads = |width: u64| config.heads.saturating_mul(width);
+    let of_heads = |width: u64| config.shape.heads.saturating_mul(width);
     let (batch, seq_len) = (x.size(0), x.size(1));
     let query_width = ranks.plain.saturating_add(ranks.rotated);
     let all_queries = of_heads(query_width);
@@ -62,9 +62,9 @@ pub(super) fn latent_attention(
         [kv_nope, k_rot] = past.cache.update(layer, [&kv_nope, &k_rot]);
     }
     let query_states = x.tracer().cat_of(&[&q_pass, &q_rot], -1);
-    let [key_states, value_states] = expand_kv(at, config.heads, ranks, [&kv_nope, &k_rot]);
-    let settings = Settings::of_decoder(x, mask, [config.dropout, config.scale]);
-    let heads = [config.heads, config.kv_heads];
+    let [key_states, value_states] = expand_kv(at, config.shape.heads, ranks, [&kv_nope, &k_rot]);
+    let settings = Settings::of_decoder(x, mask, [config.shape.attention_dropout, config.scale]);
+    let heads = [config.shape.heads, config.shape.kv_heads];
     let mut output = joined(sdpa_of_heads(
         &query_states,
         &key_states,

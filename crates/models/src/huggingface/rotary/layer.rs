@@ -44,7 +44,7 @@ pub(super) fn layer(
         })
     };
     let feed_forward = |x: &Tensor| match config.mixture_of(layer) {
-        None => mlp(at, "mlp", config, config.intermediate, x),
+        None => mlp(at, "mlp", config, config.shape.intermediate, x),
         Some(experts) => {
             let products = match around.2 {
                 Some(past) if past.is_decoding => Products::Batched,
@@ -55,7 +55,7 @@ pub(super) fn layer(
     };
     // `hidden_states = norm(hidden_states)`, where there is such a norm.
     let normalized = |name: Option<&str>, hidden_states: Tensor| match name {
-        Some(name) => config.norm(at, name, config.width, hidden_states),
+        Some(name) => config.norm(at, name, config.shape.width, hidden_states),
         None => hidden_states,
     };
     let [before_attention, after_attention, before_mlp, after_mlp] = norms(config.block);

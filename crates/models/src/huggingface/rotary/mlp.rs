@@ -16,11 +16,11 @@ pub(super) enum Layers {
 
 /// `self.name(x)` of a `LlamaMLP`, or that of another family, with a hidden layer of this width.
 pub(super) fn mlp(at: &Frame, name: &str, config: &Decoder, inner: u64, x: &Tensor) -> Tensor {
-    let (outer, bias) = (config.width, config.mlp_bias);
+    let (outer, bias) = (config.shape.width, config.mlp_bias);
     at.call(name, "MLP", |at| match config.mlp {
         Layers::Gated => {
             let gate = at.linear("gate_proj", [outer, inner], bias, x);
-            let gate = at.activation("act_fn", &config.activation, gate);
+            let gate = at.activation("act_fn", &config.shape.activation, gate);
             let wide = gate.mul(at.linear("up_proj", [outer, inner], bias, x));
             at.linear("down_proj", [inner, outer], bias, wide)
         }
@@ -32,14 +32,14 @@ pub(super) fn mlp(at: &Frame, name: &str, config: &Decoder, inner: u64, x: &Tens
             if let Some(up) = halves.next() {
                 up_states = up;
             }
-            let active = at.activation("activation_fn", &config.activation, &gate);
+            let active = at.activation("activation_fn", &config.shape.activation, &gate);
             up_states = (&up_states).mul(active);
             let made = at.linear("down_proj", [inner, outer], bias, &up_states);
             made.and_drop((up_states, gate))
         }
         Layers::Two => {
             let mut hidden_states = at.linear("fc1", [outer, inner], bias, x);
-            hidden_states = at.activation("activation_fn", &config.activation, hidden_states);
+            hidden_states = at.activation("activation_fn", &config.shape.activation, hidden_states);
             at.linear("fc2", [inner, outer], bias, hidden_states)
         }
     })

@@ -18,5 +18,4 @@ pub(super) mod rotation;
 #[cfg(test)]
 mod tests;
 
-pub(super) use families::builds;
 pub(super) use model::build;

@@ -30,7 +30,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let is_classifier = task.class.ends_with("ForSequenceClassification");
     let classifier = if is_classifier && task.sizes.generation.is_none() {
         let labels = Labels::of(&task.config, 2)?;
-        let padding = config.padding.ok_or_else(|| {
+        let padding = config.shape.padding.ok_or_else(|| {
             task.config.wrong(
                 "pad_token_id",
                 "a classifier looks for the last token that is not padding; give \"pad_token_id\"",
@@ -43,20 +43,20 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let words = words(&at, &config);
     let forward = |ids: &Tensor, past: Past<'_>| model(&at, &config, &words, ids, past);
     if let Some((labels, padding)) = classifier {
-        let head = (config.width, labels, true);
+        let head = (config.shape.width, labels, true);
         let forward = |ids: &Tensor| forward(ids, None);
         return text::classes_of_last_token((task, seq_len, padding), tracer, forward, head);
     }
     let lm_head = lm_head(&at, &config, &words);
     let traits = GenerationTraits {
-        windows: (0..config.layers)
+        windows: (0..config.shape.layers)
             .map(|layer| config.window_of(layer))
             .collect(),
         tokens: config.tokens,
     };
     let head = WordHead {
         logits: |hidden_states: Tensor| logits(&lm_head, &config, hidden_states),
-        vocabulary: config.vocabulary,
+        vocabulary: config.shape.vocabulary,
         keeps_logits: true,
     };
     text::language_model(task, tracer, (seq_len, traits), forward, head)
@@ -66,10 +66,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
 fn lm_head(at: &Frame, config: &Decoder, words: &Embedding) -> Linear {
     if config.is_tied {
         let bias = config.head_bias;
-        let bias = bias.then(|| at.parameter("lm_head.bias", &[config.vocabulary]));
+        let bias = bias.then(|| at.parameter("lm_head.bias", &[config.shape.vocabulary]));
         Linear::tied("lm_head".into(), &words.weight, bias)
     } else {
-        let sizes = [config.width, config.vocabulary];
+        let sizes = [config.shape.width, config.shape.vocabulary];
         Linear::new(at.tracer(), "lm_head", sizes, config.head_bias)
     }
 }
@@ -90,8 +90,11 @@ fn logits(lm_head: &Linear, config: &Decoder, hidden_states: Tensor) -> Tensor {
 
 /// The embedding of words.
 fn words(at: &Frame, config: &Decoder) -> Embedding {
-    let words = at.embedding("model.embed_tokens", [config.vocabulary, config.width]);
-    let words = words.padding(config.padding);
+    let words = at.embedding(
+        "model.embed_tokens",
+        [config.shape.vocabulary, config.shape.width],
+    );
+    let words = words.padding(config.shape.padding);
     match config.embedding {
         Scaled::Buffer => words.scaled(at.tracer(), at.class("TextScaledWordEmbedding")),
         Scaled::Not | Scaled::Number(_) => words,
@@ -124,7 +127,7 @@ fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor, past: Pa
         let rotations: Vec<Rotations> = (0..rotary_emb.kinds())
             .map(|kind| rotary_emb.forward(&hidden_states, &position_ids, kind))
             .collect();
-        for index in 0..config.layers {
+        for index in 0..config.shape.layers {
             let mask = if config.has_window(index) {
                 &near
             } else {
@@ -135,7 +138,7 @@ fn model(at: &Frame, config: &Decoder, words: &Embedding, ids: &Tensor, past: Pa
                 layer(at, config, index, &hidden_states, around)
             });
         }
-        hidden_states = config.norm(at, config.final_norm, config.width, hidden_states);
+        hidden_states = config.norm(at, config.final_norm, config.shape.width, hidden_states);
         // Where masks are told apart by the kinds of layers, a list of arguments keeps what they are made from.
         let hidden_states = match config.windows {
             Windows::Some { .. } => {

@@ -10,40 +10,10 @@ use crate::tracing::functional::{Attention as Settings, cross_entropy};
 
 const CODE: Code = Code::new("clip.modeling_clip", "CLIP");
 
-/// What a config says of the layers of a part.
-struct Shape {
-    width: u64,
-    intermediate: u64,
-    layers: u64,
-    heads: u64,
-    activation: String,
-    dropout: f64,
-    eps: f64,
-    is_causal: bool,
-}
-
-impl Shape {
-    fn of(config: &Config<'_>, width: u64, is_causal: bool) -> Result<Shape, RequestError> {
-        let width = config.size("hidden_size", width)?;
-        let heads = config.size("num_attention_heads", if is_causal { 8 } else { 12 })?;
-        config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
-        Ok(Shape {
-            width,
-            intermediate: config.size("intermediate_size", if is_causal { 2048 } else { 3072 })?,
-            layers: config.layers("num_hidden_layers", 12)?,
-            heads,
-            activation: config.text("hidden_act", "quick_gelu")?.to_owned(),
-            dropout: config.number("attention_dropout", 0.0)?,
-            eps: config.number("layer_norm_eps", 1e-5)?,
-            is_causal,
-        })
-    }
-}
-
-/// A part of the config: configs of old have its values under another name, which count.
-fn part<'a>(config: &Config<'a>, name: &str) -> Result<Config<'a>, RequestError> {
+/// A part of the config, of this class: configs of old have its values under another name, which count.
+fn part<'a>(config: &Config<'a>, name: &str, class: &'a str) -> Result<Config<'a>, RequestError> {
     let older = format!("{name}_dict");
-    config.part_or_empty(if config.has(&older) { &older } else { name })
+    config.part_or_empty(if config.has(&older) { &older } else { name }, class)
 }
 
 /// What a config says of the part that sees.
@@ -56,7 +26,7 @@ struct Vision {
 
 impl Vision {
     fn of(task: &Task<'_>) -> Result<Vision, RequestError> {
-        let config = &part(&task.config, "vision_config")?;
+        let config = &part(&task.config, "vision_config", "CLIPVision")?;
         let images = Images::of_one_size(task, config)?;
         let patch = config.size("patch_size", 32)?;
         let [side, width_in_patches] = grid(config, images.size, [patch, patch])?;
@@ -67,7 +37,7 @@ impl Vision {
             images,
             patch,
             patches: side.saturating_mul(side),
-            shape: Shape::of(config, 768, false)?,
+            shape: Shape::of(config)?,
         })
     }
 }
@@ -91,12 +61,10 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
 
 /// `CLIPModel` with the loss over all pairs of a batch (`return_loss=True`).
 fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> {
-    let read = part(&task.config, "text_config")?;
-    let words = read.size("vocab_size", 49408)?;
-    let positions = read.size("max_position_embeddings", 77)?;
-    let seq_len = task.tokens_of("text_config/max_position_embeddings", positions)?;
+    let read = part(&task.config, "text_config", "CLIPText")?;
+    let shape = Shape::of(&read)?;
+    let seq_len = task.tokens_of("text_config/max_position_embeddings", shape.positions)?;
     let end = read.token("eos_token_id", Some(49407))?.unwrap_or(2);
-    let shape = Shape::of(&read, 512, true)?;
     let width = task.config.size("projection_dim", 512)?;
     let at = task.frame(CODE, "text_model");
     let tracer = at.tracer().clone();
@@ -108,7 +76,7 @@ fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> 
     let projection = |name: &str, from, x: Tensor| at.linear(name, [from, width], false, x);
     let mut image_embeds = projection("visual_projection", config.shape.width, pooled);
     let vision_outputs = (seen, image_embeds.clone());
-    let [read, pooled] = text_model(&at, [words, positions], end, &shape, &input_ids);
+    let [read, pooled] = text_model(&at, end, &shape, &input_ids);
     let mut text_embeds = projection("text_projection", shape.width, pooled);
     let text_outputs = (read, text_embeds.clone());
     let get_vector_norm = |tensor: &Tensor| {
@@ -139,23 +107,17 @@ fn build_pairs(task: &Task<'_>, config: &Vision) -> Result<Graph, RequestError> 
 }
 
 /// `CLIPTextModel`: the states of all tokens, and that of the token that ends the text.
-fn text_model(
-    at: &Frame,
-    [words, positions]: [u64; 2],
-    end: u64,
-    shape: &Shape,
-    ids: &Tensor,
-) -> [Tensor; 2] {
+fn text_model(at: &Frame, end: u64, shape: &Shape, ids: &Tensor) -> [Tensor; 2] {
     at.call("text_model", "TextModel", |at| {
         let tracer = at.tracer();
         let input_ids = ids.view(&[Size::REST, ids.length(1).into()]);
         let hidden_states = at.call("embeddings", "TextEmbeddings", |at| {
-            let position_ids = at.buffer("position_ids", &[1, positions], DType::Int64);
+            let position_ids = at.buffer("position_ids", &[1, shape.positions], DType::Int64);
             let position_ids = (&position_ids).slice(1, 0, input_ids.length(1).cast_signed());
             let embedding = |name: &str, rows| at.embedding(name, [rows, shape.width]);
-            let inputs_embeds = embedding("token_embedding", words).forward(&input_ids);
+            let inputs_embeds = embedding("token_embedding", shape.vocabulary).forward(&input_ids);
             let position_embeddings =
-                embedding("position_embedding", positions).forward(&position_ids);
+                embedding("position_embedding", shape.positions).forward(&position_ids);
             let embeddings = (&inputs_embeds).add(&position_embeddings);
             embeddings.and_drop((position_ids, inputs_embeds, position_embeddings))
         });
@@ -217,15 +179,16 @@ fn embeddings(at: &Frame, config: &Vision, pixel_values: &Tensor) -> Tensor {
 /// `CLIPAttention`.
 fn attention(at: &Frame, shape: &Shape, x: &Tensor) -> Tensor {
     at.made(&["k_proj", "v_proj"]);
-    let head_dim = shape.width / shape.heads;
+    let head_dim = shape.head_dim;
     let linear = |name: &str, x: &Tensor| at.linear(name, [shape.width, shape.width], true, x);
     let (batch, tokens) = (x.size(0), x.size(1));
     let heads = [batch.into(), tokens.into(), Size::REST, head_dim.into()];
     let states = ["q_proj", "k_proj", "v_proj"].map(|name| linear(name, x));
     let [queries, keys, values] = states.map(|x| (&x).view(&heads).transpose(1, 2));
     let settings = Settings {
-        dropout: shape.dropout,
-        causal: shape.is_causal,
+        dropout: shape.attention_dropout,
+        // The part that reads has words, and each attends to those before it alone.
+        causal: shape.vocabulary > 0,
         scale: Some((head_dim as f64).powf(-0.5)),
         ..Settings::default()
     };

@@ -9,21 +9,15 @@ const CODE: Code = Code::new("dinov2.modeling_dinov2", "Dinov2");
 
 /// What a config says of such a model.
 struct Dino {
+    shape: Shape,
     images: Images,
     patch: [u64; 2],
     /// Patches of an image in height and width.
     patches: [u64; 2],
     /// Patches in height and in width for which there are positions.
     side: u64,
-    width: u64,
     intermediate: u64,
-    layers: u64,
-    heads: u64,
-    activation: String,
-    dropout: f64,
-    attention_dropout: f64,
     drop_path: f64,
-    eps: f64,
     qkv_bias: bool,
     is_gated: bool,
     has_mask_token: bool,
@@ -39,29 +33,22 @@ impl Dino {
             return Err(config.wrong("image_size", "the model has positions for square images; `--image-size` asks about images of another shape",
             ));
         }
-        let width = config.size("hidden_size", 768)?;
-        let heads = config.size("num_attention_heads", 12)?;
-        config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?;
+        let shape = Shape::of(config)?;
+        let width = shape.width;
         let is_gated = config.flag("use_swiglu_ffn", false)?;
         let inner = truncated(width as f64 * config.mlp_ratio(width)?);
         Ok(Dino {
+            shape,
             images,
             patches: grid(config, images.size, patch)?,
             patch,
             side,
-            width,
             intermediate: if is_gated {
                 truncated(inner.saturating_mul(2) as f64 / 3.0).saturating_add(7) / 8 * 8
             } else {
                 inner
             },
-            layers: config.layers("num_hidden_layers", 12)?,
-            heads,
-            activation: config.text("hidden_act", "gelu")?.to_owned(),
-            dropout: config.number("hidden_dropout_prob", 0.0)?,
-            attention_dropout: config.number("attention_probs_dropout_prob", 0.0)?,
             drop_path: config.number("drop_path_rate", 0.0)?,
-            eps: config.number("layer_norm_eps", 1e-6)?,
             qkv_bias: config.flag("qkv_bias", true)?,
             is_gated,
             has_mask_token: config.flag("use_mask_token", true)?,
@@ -83,7 +70,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let config = Dino::of(task)?;
     let labels = Labels::of(&task.config, 2)?;
     let at = task.frame(CODE, "dinov2");
-    let head = (labels, config.width.saturating_mul(2));
+    let head = (labels, config.shape.width.saturating_mul(2));
     let images = config.images;
     images.classify(task, at.tracer().clone(), head, |pixel_values| {
         let outputs = model(&at, &config, pixel_values);
@@ -102,7 +89,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
 
 /// `Dinov2Embeddings`.
 fn embeddings(at: &Frame, config: &Dino, pixel_values: &Tensor) -> Tensor {
-    let (width, side) = (config.width, config.side);
+    let (width, side) = (config.shape.width, config.side);
     let cls_token = at.parameter("cls_token", &[1, 1, width]);
     if config.has_mask_token {
         at.parameter("mask_token", &[1, width]);
@@ -127,7 +114,7 @@ fn embeddings(at: &Frame, config: &Dino, pixel_values: &Tensor) -> Tensor {
     } else {
         (&embeddings).add(interpolated(&positions, side, config.patches))
     };
-    at.dropout("dropout", config.dropout, embeddings)
+    at.dropout("dropout", config.shape.dropout, embeddings)
 }
 
 /// `interpolate_pos_encoding`.
@@ -162,8 +149,8 @@ fn interpolated(positions: &Tensor, side: u64, [height, width]: [u64; 2]) -> Ten
 
 /// `Dinov2Attention` with its `Dinov2SelfAttention` and `Dinov2SelfOutput`.
 fn attention(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
-    let sizes = [config.width, config.width];
-    let (heads, head_dim) = (config.heads, config.width / config.heads);
+    let sizes = [config.shape.width, config.shape.width];
+    let (heads, head_dim) = (config.shape.heads, config.shape.head_dim);
     let self_attn_output = at.call("attention", "SelfAttention", |at| {
         at.made(&["query"]);
         let batch = x.size(0);
@@ -173,7 +160,7 @@ fn attention(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
             states.view(&shape).transpose(1, 2)
         });
         let settings = Settings {
-            dropout: config.attention_dropout,
+            dropout: config.shape.attention_dropout,
             scale: Some((head_dim as f64).powf(-0.5)),
             ..Settings::default()
         };
@@ -184,14 +171,14 @@ fn attention(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
     });
     let output = at.call("output", "SelfOutput", |at| {
         let hidden_states = at.linear("dense", sizes, true, &self_attn_output);
-        at.dropout("dropout", config.dropout, hidden_states)
+        at.dropout("dropout", config.shape.dropout, hidden_states)
     });
     output.and_drop(self_attn_output)
 }
 
 /// `Dinov2MLP` or `Dinov2SwiGLUFFN`.
 fn mlp(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
-    let (inner, outer) = (config.intermediate, config.width);
+    let (inner, outer) = (config.intermediate, config.shape.width);
     if config.is_gated {
         return at.call("mlp", "SwiGLUFFN", |at| {
             let hidden_state = at.linear("weights_in", [outer, inner.saturating_mul(2)], true, x);
@@ -203,18 +190,18 @@ fn mlp(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
     }
     at.call("mlp", "MLP", |at| {
         let mut hidden_state = at.linear("fc1", [outer, inner], true, x);
-        hidden_state = at.activation("activation", &config.activation, hidden_state);
+        hidden_state = at.activation("activation", &config.shape.activation, hidden_state);
         at.linear("fc2", [inner, outer], true, hidden_state)
     })
 }
 
 /// `Dinov2Layer`.
 fn layer(at: &Frame, config: &Dino, x: &Tensor) -> Tensor {
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
     // `Dinov2LayerScale`.
     let scale = |name, x: Tensor| {
         at.call(name, "LayerScale", |at| {
-            (&x).mul(at.parameter("lambda1", &[config.width]))
+            (&x).mul(at.parameter("lambda1", &[config.shape.width]))
         })
         .and_drop(x)
     };
@@ -239,13 +226,17 @@ fn model(at: &Frame, config: &Dino, pixel_values: &Tensor) -> Tensor {
             embeddings(at, config, pixel_values)
         });
         let encoder_outputs = at.call("encoder", "Encoder", |at| {
-            let layers = ("layer", config.layers);
+            let layers = ("layer", config.shape.layers);
             at.call_each(layers, "Layer", &embedding_output, |at, x| {
                 layer(at, config, x)
             })
         });
-        let sequence_output =
-            at.layer_norm("layernorm", config.width, config.eps, &encoder_outputs);
+        let sequence_output = at.layer_norm(
+            "layernorm",
+            config.shape.width,
+            config.shape.eps,
+            &encoder_outputs,
+        );
         let pooled_output = (&sequence_output).select(1, 0);
         sequence_output.and_drop((embedding_output, encoder_outputs, pooled_output))
     })

@@ -29,20 +29,13 @@ const DEIT: Family = Family {
 
 /// What a config says of such a model.
 struct Encoder {
+    shape: Shape,
     family: &'static Family,
     images: Images,
     patch: [u64; 2],
     patches: u64,
-    width: u64,
-    intermediate: u64,
-    layers: u64,
-    head_dim: u64,
     /// Width of queries, keys and values of all heads.
     inner: u64,
-    activation: String,
-    dropout: f64,
-    attention_dropout: f64,
-    eps: f64,
     qkv_bias: bool,
 }
 
@@ -52,26 +45,14 @@ impl Encoder {
         let images = Images::of_one_size(task, config)?;
         let patch = config.pair("patch_size", 16)?;
         let [rows, columns] = grid(config, images.size, patch)?;
-        let width = config.size("hidden_size", 768)?;
-        let heads = config.size("num_attention_heads", 12)?;
-        let head_dim = match config.size_if_given("head_dim")? {
-            Some(head_dim) => head_dim,
-            None => config.quotient([("hidden_size", width), ("num_attention_heads", heads)])?,
-        };
+        let shape = Shape::of(config)?;
         Ok(Encoder {
             family,
             images,
             patch,
             patches: rows.saturating_mul(columns),
-            width,
-            intermediate: config.size("intermediate_size", 3072)?,
-            layers: config.layers("num_hidden_layers", 12)?,
-            head_dim,
-            inner: heads.saturating_mul(head_dim),
-            activation: config.text("hidden_act", "gelu")?.to_owned(),
-            dropout: config.number("hidden_dropout_prob", 0.0)?,
-            attention_dropout: config.number("attention_probs_dropout_prob", 0.0)?,
-            eps: config.number("layer_norm_eps", 1e-12)?,
+            inner: shape.heads.saturating_mul(shape.head_dim),
+            shape,
             qkv_bias: config.flag("qkv_bias", true)?,
         })
     }
@@ -86,7 +67,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
     let labels = Labels::of(&task.config, 2)?;
     let at = task.frame(family.code, family.path);
     let tracer = at.tracer().clone();
-    let head = (labels, config.width);
+    let head = (labels, config.shape.width);
     let images = config.images;
     images.classify(task, tracer, head, |pixel_values| {
         let outputs = model(&at, &config, pixel_values);
@@ -100,7 +81,7 @@ pub(in crate::huggingface) fn build(task: &Task<'_>) -> Result<Graph, RequestErr
 fn embeddings(at: &Frame, config: &Encoder, pixel_values: &Tensor) -> Tensor {
     let batch = pixel_values.size(0);
     let token = |name: &str| {
-        let token = at.parameter(name, &[1, 1, config.width]);
+        let token = at.parameter(name, &[1, 1, config.shape.width]);
         token.expand(&[batch.into(), Size::REST, Size::REST])
     };
     let patches = at.call("patch_embeddings", "PatchEmbeddings", |at| {
@@ -123,35 +104,40 @@ fn embeddings(at: &Frame, config: &Encoder, pixel_values: &Tensor) -> Tensor {
     }
     drop(patches);
     let positions = config.patches.saturating_add(tokens);
-    let positions = at.parameter("position_embeddings", &[1, positions, config.width]);
+    let positions = at.parameter("position_embeddings", &[1, positions, config.shape.width]);
     embeddings = (&embeddings).add(&positions);
-    embeddings = at.dropout("dropout", config.dropout, embeddings);
+    embeddings = at.dropout("dropout", config.shape.dropout, embeddings);
     embeddings
 }
 
 /// The convolution that makes patches.
 fn projection(at: &Frame, config: &Encoder) -> Conv {
-    let channels = [config.images.channels, config.width];
+    let channels = [config.images.channels, config.shape.width];
     let conv = at.conv("projection", channels, &config.patch, true);
     conv.strides(&config.patch)
 }
 
 /// `ViTAttention`.
 fn attention(at: &Frame, config: &Encoder, x: &Tensor) -> Tensor {
-    let sizes = [config.width, config.inner];
+    let sizes = [config.shape.width, config.inner];
     let linears = (["q_proj", "k_proj", "v_proj"], sizes, config.qkv_bias);
-    let (mut output, states) =
-        self_attention(at, linears, config.head_dim, config.attention_dropout, x);
-    output = at.linear("o_proj", [config.inner, config.width], true, output);
+    let (mut output, states) = self_attention(
+        at,
+        linears,
+        config.shape.head_dim,
+        config.shape.attention_dropout,
+        x,
+    );
+    output = at.linear("o_proj", [config.inner, config.shape.width], true, output);
     output.and_drop(states)
 }
 
 /// `ViTLayer`.
 fn layer(at: &Frame, config: &Encoder, x: &Tensor) -> Tensor {
     at.made(&["attention"]);
-    let norm = |name, x: &Tensor| at.layer_norm(name, config.width, config.eps, x);
-    let dropout = |x: Tensor| at.dropout("dropout", config.dropout, x);
-    let sizes = [config.width, config.intermediate];
+    let norm = |name, x: &Tensor| at.layer_norm(name, config.shape.width, config.shape.eps, x);
+    let dropout = |x: Tensor| at.dropout("dropout", config.shape.dropout, x);
+    let sizes = [config.shape.width, config.shape.intermediate];
     let mut hidden_states = norm("layernorm_before", x);
     hidden_states = at.call("attention", "Attention", |at| {
         attention(at, config, &hidden_states)
@@ -161,7 +147,7 @@ fn layer(at: &Frame, config: &Encoder, x: &Tensor) -> Tensor {
     let residual = hidden_states.clone();
     hidden_states = norm("layernorm_after", &hidden_states);
     hidden_states = at.call("mlp", "MLP", |at| {
-        mlp(at, sizes, &config.activation, &hidden_states)
+        mlp(at, sizes, &config.shape.activation, &hidden_states)
     });
     hidden_states = dropout(hidden_states);
     hidden_states = (&hidden_states).add(&residual);
@@ -177,11 +163,16 @@ fn model(at: &Frame, config: &Encoder, pixel_values: &Tensor) -> Tensor {
         let embedding_output = at.call("embeddings", "Embeddings", |at| {
             embeddings(at, config, &pixel_values)
         });
-        let layers = ("layers", config.layers);
+        let layers = ("layers", config.shape.layers);
         let hidden_states = at.call_each(layers, "Layer", &embedding_output, |at, x| {
             layer(at, config, x)
         });
-        let sequence_output = at.layer_norm("layernorm", config.width, config.eps, &hidden_states);
+        let sequence_output = at.layer_norm(
+            "layernorm",
+            config.shape.width,
+            config.shape.eps,
+            &hidden_states,
+        );
         sequence_output.and_drop((pixel_values, embedding_output, hidden_states))
     })
 }

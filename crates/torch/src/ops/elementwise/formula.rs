@@ -34,8 +34,8 @@ impl Derivative {
             gradients[..2].copy_from_slice(&[first, second]);
         }
         for gradient in &mut gradients {
-            if let Gradient::By(rule) = gradient {
-                *gradient = rule(op);
+            if let Gradient::By(cases) = *gradient {
+                *gradient = op.chosen(cases, None).unwrap_or_default();
             }
         }
         let mut wanted = [false; 3];
@@ -173,7 +173,7 @@ impl Derivative {
     /// Copies of the complex numbers that are read: a formula takes their conjugates, which kernels cannot read
     /// in place (`ConjugateFallback.cpp`).
     fn conjugates(&self, eager: &mut Eager, saved: &Saved, reads: &[Read]) -> Vec<TensorBody> {
-        let names = self.op.row.operands;
+        let names = &self.op.row.operands;
         let read = reads.iter().filter_map(|read| match read {
             Read::Operand(position) => saved.find(names[*position]),
             Read::Result => saved.find("result"),
@@ -191,7 +191,7 @@ impl Derivative {
         (steps, reads, order): (&[Step], &[Read], Order),
         results: &mut [Option<Tensor>; 3],
     ) {
-        let names = self.op.row.operands;
+        let names = &self.op.row.operands;
         let operand = |position: usize| saved.find(names[position]);
         let given: Vec<(&'static str, &TensorBody)> = reads
             .iter()
@@ -328,7 +328,7 @@ impl Elementwise {
     /// Positions of the operands by their names: the order in which PyTorch computes gradients and lets go of what
     /// it saved (`torchgen` sorts both).
     pub(super) fn by_name(&self) -> Vec<usize> {
-        let names = self.row.operands;
+        let names = &self.row.operands;
         let mut positions: Vec<usize> = (0..names.len()).collect();
         positions.sort_unstable_by_key(|position| names[*position]);
         positions

@@ -4,7 +4,7 @@ use super::row::{Formula, Tuned};
 use super::run::expanded;
 use super::{Elementwise, Operand};
 use crate::ops::prelude::*;
-use crate::program::{Binary, Unary};
+use crate::program::Binary;
 
 /// A launch and what it reads.
 pub(super) struct Launched {
@@ -237,13 +237,12 @@ impl Elementwise {
             Tuned::Sum if both && is_plain => Some(Kernel::Binary(Binary::Add)),
             Tuned::Product if both => Some(Kernel::Binary(Binary::Mul)),
             _ if !same_type || self.operands[0] != Operand::Tensor => None,
-            Tuned::None => None,
             Tuned::Sum => self.second().filter(|_| is_plain).map(Kernel::Shift),
             Tuned::Product => self.second().map(Kernel::Scale),
             Tuned::Negation => Some(Kernel::Scale(-1.0)),
             Tuned::Power => self.second().map(Kernel::Power),
             Tuned::Square => Some(Kernel::Power(2.0)),
-            Tuned::Unary(which) => which(self).map(Kernel::Unary),
+            tuned => tuned.unary(self).map(Kernel::Unary),
         }
     }
 
@@ -254,7 +253,7 @@ impl Elementwise {
             return None;
         }
         match self.row.tuned {
-            Tuned::None | Tuned::Sum => None,
+            Tuned::Sum => None,
             Tuned::Product => match self.number(1) {
                 Some(factor) => factor.real().map(Kernel::Scale),
                 None => Some(Kernel::Binary(Binary::Mul)),
@@ -262,7 +261,7 @@ impl Elementwise {
             Tuned::Negation => Some(Kernel::Scale(-1.0)),
             Tuned::Power => self.second().map(Kernel::PowerGrad),
             Tuned::Square => Some(Kernel::PowerGrad(2.0)),
-            Tuned::Unary(which) => which(self).map(Kernel::UnaryGrad),
+            tuned => tuned.unary(self).map(Kernel::UnaryGrad),
         }
     }
 }
@@ -277,7 +276,7 @@ fn of(formula: Formula, op: &Elementwise, common: DType) -> Option<&'static str>
     match formula {
         Formula::None => None,
         Formula::Text(text) => Some(text),
-        Formula::By(rule) => rule(op, common),
+        Formula::By(cases) => op.chosen(cases, Some(common)),
     }
 }
 
@@ -331,18 +330,4 @@ fn typed(text: &str, names: &[&str]) -> String {
         typed.push_str(token);
     }
     typed
-}
-
-/// `gelu`, exact or not.
-pub(super) fn gelu(op: &Elementwise) -> Option<Unary> {
-    match op.attribute("approximate") {
-        Some(Constant::Text(text)) if text == "none" => Some(Unary::Gelu),
-        Some(Constant::Text(text)) if text == "tanh" => Some(Unary::GeluTanh),
-        _ => None,
-    }
-}
-
-/// `hardtanh`, which `relu6` is one of.
-pub(super) fn hardtanh(op: &Elementwise) -> Option<Unary> {
-    (op.is("min_val", 0.0) && op.is("max_val", 6.0)).then_some(Unary::Relu6)
 }

@@ -82,7 +82,7 @@ impl Elementwise {
             operands: vec![Operand::Tensor; row.operands.len()],
             attributes: Vec::new(),
         };
-        for attribute in row.attributes {
+        for attribute in &row.attributes {
             let default = row::default(op.base_name(), attribute);
             op.attributes
                 .extend(default.map(|value| (*attribute, value)));
@@ -95,9 +95,9 @@ impl Elementwise {
     pub fn with(mut self, argument: &str, value: Constant) -> Elementwise {
         let known =
             |names: &'static [&'static str]| names.iter().position(|name| *name == argument);
-        if let Some(position) = known(self.row.operands) {
+        if let Some(position) = known(&self.row.operands) {
             self.operands[position] = Operand::Number(value);
-        } else if let Some(position) = known(self.row.attributes) {
+        } else if let Some(position) = known(&self.row.attributes) {
             let name = self.row.attributes[position];
             self.attributes.retain(|(known, _)| *known != name);
             self.attributes.push((name, value));

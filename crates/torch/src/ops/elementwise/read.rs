@@ -1,11 +1,11 @@
 //! Reading elementwise operators.
 
 use super::row::Row;
-use super::table::TABLES;
+use super::table::TABLE;
 use super::{Elementwise, Operand};
 use crate::ops::prelude::*;
 
-rows!(TABLES: Row, read by read);
+rows!(TABLE: Row, read by read);
 
 /// The row of an operator, and its name as the row has it.
 pub(super) fn find(target: &str) -> Option<(&'static str, &'static Row)> {
@@ -22,7 +22,7 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
     }
     let mut op = Elementwise::of(args.target);
     let mut tensors = Vec::new();
-    for (operand, name) in op.operands.iter_mut().zip(op.row.operands) {
+    for (operand, name) in op.operands.iter_mut().zip(&op.row.operands) {
         if !args.has(name) {
             *operand = Operand::Missing;
         } else if let Some(number) = args.attribute(name)? {
@@ -31,7 +31,7 @@ fn read(args: &Arguments<'_>) -> Result<Read, String> {
             tensors.push(args.tensor(name)?);
         }
     }
-    for name in op.row.attributes {
+    for name in &op.row.attributes {
         if let Some(value) = args.attribute(name)? {
             op = op.with(name, value);
         }

@@ -1,44 +1,65 @@
 //! What a row of the tables says of an elementwise operator.
 
-use super::Elementwise;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+use super::table::{Together, Written};
+use super::{Elementwise, Operand};
 use crate::ops::prelude::*;
 use crate::program::Unary;
 
 /// An elementwise operator: its overloads, its arguments, and what eager PyTorch does for it.
-#[derive(Clone, Copy)]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Row {
+    /// Where it is from, for who reads the table.
+    #[serde(default, rename = "note")]
+    _note: IgnoredAny,
     /// Its ATen operators: aliases, overloads, those in place.
-    pub(super) aten: &'static [&'static str],
+    #[serde(borrow)]
+    pub(super) aten: Vec<&'static str>,
     /// Arguments that broadcast. Each may be a number instead of a tensor, or missing.
-    pub(super) operands: &'static [&'static str],
+    #[serde(borrow)]
+    pub(super) operands: Vec<&'static str>,
     /// Its other arguments.
-    pub(super) attributes: &'static [&'static str],
+    #[serde(borrow, default)]
+    pub(super) attributes: Vec<&'static str>,
     /// The type of its result.
+    #[serde(default)]
     pub(super) result: ResultType,
     /// What happens to its operands first.
+    #[serde(default)]
     pub(super) casts: Casts,
     /// What it takes besides its result.
+    #[serde(default)]
     pub(super) forward: Forward,
     /// The derivative by each operand.
+    #[serde(default, deserialize_with = "of_operands")]
     pub(super) gradients: [Gradient; 3],
     /// The derivatives by its first two operands in place, where those are other formulas.
     pub(super) in_place: Option<[Gradient; 2]>,
     /// One formula for the gradients of all operands, in the place of their own.
     pub(super) together: Option<SharedFormula>,
     /// What it computes, by the names of its operands and attributes.
+    #[serde(default, rename = "computes")]
     pub(super) formula: Formula,
     /// What the gradient of each operand is, by these names, `grad` and `result`.
+    #[serde(default, rename = "derives", deserialize_with = "of_operands")]
     pub(super) derivatives: [Formula; 3],
     /// The same in place, where [`Row::in_place`] reads something else.
+    #[serde(default, rename = "derives_in_place")]
     pub(super) derivative_in_place: Formula,
     /// The tuned kernels that compute it faster than what is made from the formulas.
+    #[serde(default)]
     pub(super) tuned: Tuned,
 }
 
 /// The type of a result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum ResultType {
     /// PyTorch's promotion of all operands.
+    #[default]
     Promoted,
     /// The same, and PyTorch's default type where that is no fraction (`sqrt` of whole numbers).
     Real,
@@ -54,9 +75,11 @@ pub(super) enum ResultType {
 
 /// What happens to operands before anything else. Autocast leaves operators in place as they are
 /// (`autocast_mode.h` lists no `_`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Casts {
     /// Nothing.
+    #[default]
     None,
     /// Autocast makes them float32.
     High,
@@ -69,9 +92,11 @@ pub(super) enum Casts {
 }
 
 /// What an operator allocates going forward, where it is more than a result.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "String")]
 pub(super) enum Forward {
     /// A result.
+    #[default]
     Plain,
     /// This, where the first operand is of fractions.
     OfFractions(&'static [Step]),
@@ -111,11 +136,6 @@ pub(super) enum Read {
     Result,
 }
 
-pub(super) const FIRST: Read = Read::Operand(0);
-pub(super) const SECOND: Read = Read::Operand(1);
-pub(super) const THIRD: Read = Read::Operand(2);
-pub(super) const BOTH: &[Read] = &[FIRST, SECOND];
-
 /// One event of a formula. Allocations are numbered from zero, results among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
@@ -128,9 +148,11 @@ pub(super) enum Step {
 }
 
 /// The gradient of one operand.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "Written")]
 pub(super) enum Gradient {
     /// There is none.
+    #[default]
     None,
     /// The incoming one, without a copy.
     Pass,
@@ -150,16 +172,84 @@ pub(super) enum Gradient {
         reads: &'static [Read],
         steps: &'static [Step],
     },
-    /// One of these, by attributes or by which operands are numbers.
-    By(fn(&Elementwise) -> Gradient),
+    /// One of these, by the call.
+    By(Cases<Gradient>),
+}
+
+/// Several things with what has to hold for each; the first for which it does is meant.
+pub(super) type Cases<T> = &'static [(&'static [Condition], T)];
+
+/// What has to hold of a call, or must not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Condition {
+    /// The argument that is looked at.
+    pub(super) name: &'static str,
+    pub(super) test: Test,
+    pub(super) is_so: bool,
+}
+
+/// What may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Test {
+    /// It is given.
+    Given,
+    /// It is a number in the place of a tensor.
+    Number,
+    /// It is this text.
+    Text(&'static str),
+    /// It is this number.
+    Equals(f64),
+    /// It is above zero.
+    Above,
+    /// It is below zero.
+    Below,
+    /// Operands promote to fractions.
+    Real,
+    /// They promote to fractions of 16 bits.
+    Half,
+    /// They promote to the type of this name.
+    Type(&'static str),
+}
+
+impl Elementwise {
+    /// Which of several things is meant; operands promote to `dtype`, where that is known.
+    pub(super) fn chosen<T: Copy>(&self, cases: Cases<T>, dtype: Option<DType>) -> Option<T> {
+        let holds = |condition: &Condition| self.is_so(*condition, dtype) == condition.is_so;
+        let mut cases = cases.iter();
+        let case = cases.find(|(conditions, _)| conditions.iter().all(holds));
+        case.map(|(_, it)| *it)
+    }
+
+    fn is_so(&self, Condition { name, test, .. }: Condition, dtype: Option<DType>) -> bool {
+        let position = || self.row.operands.iter().position(|known| *known == name);
+        let number = || position().and_then(|position| self.number(position));
+        let value = || self.attribute(name).or_else(number);
+        let real = || value().and_then(Constant::real);
+        match test {
+            Test::Given => position().map_or(self.attribute(name).is_some(), |position| {
+                self.operands[position] != Operand::Missing
+            }),
+            Test::Number => number().is_some(),
+            Test::Text(text) => matches!(value(), Some(Constant::Text(own)) if own == text),
+            Test::Equals(number) => {
+                real().is_some_and(|own| (own - number).abs() < f64::MIN_POSITIVE)
+            }
+            Test::Above => real().is_some_and(|number| number > 0.0),
+            Test::Below => real().is_some_and(|number| number < 0.0),
+            Test::Real => dtype.is_some_and(DType::is_float),
+            Test::Half => dtype.is_some_and(DType::is_half),
+            Test::Type(name) => dtype.is_some_and(|dtype| dtype.to_string() == name),
+        }
+    }
 }
 
 /// One formula for several gradients.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
 pub(super) struct SharedFormula {
     pub(super) reads: &'static [Read],
     /// Its statements, by which gradients are wanted.
-    pub(super) steps: fn(&Elementwise, [bool; 3]) -> Vec<Step>,
+    pub(super) steps: Together,
 }
 
 /// How a gradient is laid out.
@@ -175,20 +265,24 @@ pub(super) enum Order {
 
 /// What is computed: an expression, or statements that assign to `result` (`gradient` in a derivative). Operands,
 /// numbers and fractions such as `0.5` are of the type `C` to which operands promote.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(try_from = "Written")]
 pub(super) enum Formula {
     /// Nothing.
+    #[default]
     None,
     /// This.
     Text(&'static str),
     /// One of these, by the call and the type to which its operands promote; nothing where no kernel can compute it.
-    By(fn(&Elementwise, DType) -> Option<&'static str>),
+    By(Cases<&'static str>),
 }
 
 /// Tuned kernels. They take fractions of at most 32 bits.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Tuned {
     /// None.
+    #[default]
     None,
     /// That of sums.
     Sum,
@@ -200,203 +294,42 @@ pub(super) enum Tuned {
     Power,
     /// That of squares.
     Square,
-    /// One of a function of one tensor; which one may depend on attributes.
-    Unary(fn(&Elementwise) -> Option<Unary>),
+    /// That of `gelu`, exact or not.
+    Gelu,
+    /// That of `hardtanh` where it is `relu6`.
+    Hardtanh,
+    /// That of a function of one tensor.
+    #[serde(untagged)]
+    Unary(Unary),
 }
 
-impl Row {
-    const fn of(aten: &'static [&'static str], operands: &'static [&'static str]) -> Row {
-        Row {
-            aten,
-            operands,
-            attributes: &[],
-            result: ResultType::Promoted,
-            casts: Casts::None,
-            forward: Forward::Plain,
-            gradients: [Gradient::None; 3],
-            in_place: None,
-            together: None,
-            formula: Formula::None,
-            derivatives: [Formula::None; 3],
-            derivative_in_place: Formula::None,
-            tuned: Tuned::None,
+impl Tuned {
+    /// The function of one tensor that a call is.
+    pub(super) fn unary(self, op: &Elementwise) -> Option<Unary> {
+        match self {
+            Tuned::Gelu => match op.attribute("approximate") {
+                Some(Constant::Text(text)) if text == "none" => Some(Unary::Gelu),
+                Some(Constant::Text(text)) if text == "tanh" => Some(Unary::GeluTanh),
+                _ => None,
+            },
+            Tuned::Hardtanh => {
+                (op.is("min_val", 0.0) && op.is("max_val", 6.0)).then_some(Unary::Relu6)
+            }
+            Tuned::Unary(unary) => Some(unary),
+            _ => None,
         }
     }
-
-    /// A function of one tensor.
-    pub(super) const fn unary(aten: &'static [&'static str]) -> Row {
-        Row::of(aten, &["self"])
-    }
-
-    /// A function of two tensors.
-    pub(super) const fn binary(aten: &'static [&'static str]) -> Row {
-        Row::of(aten, &["self", "other"])
-    }
-
-    /// A function of other arguments.
-    pub(super) const fn with_operands(
-        aten: &'static [&'static str],
-        operands: &'static [&'static str],
-    ) -> Row {
-        Row::of(aten, operands)
-    }
-
-    pub(super) const fn attributes(mut self, attributes: &'static [&'static str]) -> Row {
-        self.attributes = attributes;
-        self
-    }
-
-    pub(super) const fn result(mut self, result: ResultType) -> Row {
-        self.result = result;
-        self
-    }
-
-    /// Its result is of fractions.
-    pub(super) const fn real(self) -> Row {
-        self.result(ResultType::Real)
-    }
-
-    /// Its result is of truth values.
-    pub(super) const fn truth(self) -> Row {
-        self.result(ResultType::Truth)
-    }
-
-    pub(super) const fn casts(mut self, casts: Casts) -> Row {
-        self.casts = casts;
-        self
-    }
-
-    /// Autocast makes its operands float32.
-    pub(super) const fn high(self) -> Row {
-        self.casts(Casts::High)
-    }
-
-    pub(super) const fn forward(mut self, forward: Forward) -> Row {
-        self.forward = forward;
-        self
-    }
-
-    /// The derivatives by its operands.
-    pub(super) const fn gradients<const N: usize>(mut self, gradients: [Gradient; N]) -> Row {
-        let mut position = 0;
-        while position < N {
-            self.gradients[position] = gradients[position];
-            position += 1;
-        }
-        self
-    }
-
-    /// Its derivative is a formula of the operand, with these temporaries.
-    pub(super) const fn saves_operand(self, before: &'static [Temporary]) -> Row {
-        self.gradients([new_tensor(&[FIRST], before)])
-    }
-
-    /// Its derivative is a formula of the result, with these temporaries.
-    pub(super) const fn saves_result(self, before: &'static [Temporary]) -> Row {
-        self.gradients([new_tensor(&[Read::Result], before)])
-    }
-
-    /// Its derivative is a new tensor that needs only the gradient: a multiple of it, or zeros.
-    pub(super) const fn saves_nothing(self) -> Row {
-        self.gradients([new_tensor(&[], &[])])
-    }
-
-    pub(super) const fn in_place(mut self, first: Gradient, second: Gradient) -> Row {
-        self.in_place = Some([first, second]);
-        self
-    }
-
-    pub(super) const fn together(
-        mut self,
-        reads: &'static [Read],
-        steps: fn(&Elementwise, [bool; 3]) -> Vec<Step>,
-    ) -> Row {
-        self.together = Some(SharedFormula { reads, steps });
-        self
-    }
-
-    /// What it computes.
-    pub(super) const fn computes(mut self, text: &'static str) -> Row {
-        self.formula = Formula::Text(text);
-        self
-    }
-
-    /// What it computes, where that depends on the call.
-    pub(super) const fn computes_by(
-        mut self,
-        rule: fn(&Elementwise, DType) -> Option<&'static str>,
-    ) -> Row {
-        self.formula = Formula::By(rule);
-        self
-    }
-
-    /// The gradients of its operands, by position.
-    pub(super) const fn derives<const N: usize>(mut self, texts: [&'static str; N]) -> Row {
-        let mut position = 0;
-        while position < N {
-            self.derivatives[position] = Formula::Text(texts[position]);
-            position += 1;
-        }
-        self
-    }
-
-    /// The same, where they depend on the call.
-    pub(super) const fn derives_by<const N: usize>(
-        mut self,
-        rules: [fn(&Elementwise, DType) -> Option<&'static str>; N],
-    ) -> Row {
-        let mut position = 0;
-        while position < N {
-            self.derivatives[position] = Formula::By(rules[position]);
-            position += 1;
-        }
-        self
-    }
-
-    /// The gradient of its first operand in place.
-    pub(super) const fn derives_in_place(mut self, text: &'static str) -> Row {
-        self.derivative_in_place = Formula::Text(text);
-        self
-    }
-
-    pub(super) const fn tuned(mut self, tuned: Tuned) -> Row {
-        self.tuned = tuned;
-        self
-    }
 }
 
-/// A new tensor, after these temporaries.
-pub(super) const fn new_tensor(reads: &'static [Read], before: &'static [Temporary]) -> Gradient {
-    Gradient::Made {
-        reads,
-        before,
-        after: &[],
-        order: Order::Gradient,
-    }
-}
-
-/// A new tensor without temporaries, laid out like this.
-pub(super) const fn ordered(reads: &'static [Read], order: Order) -> Gradient {
-    Gradient::Made {
-        reads,
-        before: &[],
-        after: &[],
-        order,
-    }
-}
-
-/// A formula of several statements.
-pub(super) const fn steps(reads: &'static [Read], steps: &'static [Step]) -> Gradient {
-    Gradient::Steps { reads, steps }
-}
-
-/// The gradient of an operand times a number: the incoming one where the number is one.
-pub(super) fn times_alpha(op: &Elementwise) -> Gradient {
-    if op.is("alpha", 1.0) {
-        Gradient::Pass
-    } else {
-        new_tensor(&[], &[])
-    }
+/// What rows have of each operand, the first first.
+fn of_operands<'de, T, D>(deserializer: D) -> Result<[T; 3], D::Error>
+where
+    T: Copy + Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let given = Vec::<T>::deserialize(deserializer)?;
+    let at = |position: usize| given.get(position).copied().unwrap_or_default();
+    Ok([at(0), at(1), at(2)])
 }
 
 impl std::fmt::Debug for Row {

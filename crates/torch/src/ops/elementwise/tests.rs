@@ -1,23 +1,44 @@
 //! Every row through reading, shapes, simulation, autocast and gradients, and against recorded calls.
 
-use super::row::{Gradient, ResultType, Row, Temporary::Like, Tuned};
-use super::table::TABLES;
+use super::row::{Formula, Gradient, ResultType, Row, Tuned};
+use super::table::TABLE;
 use super::{ATEN, Elementwise, Operand, row};
 use crate::ops::Op;
 use crate::ops::calls::{Argument, Call, Done, compare};
 use crate::ops::prelude::*;
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
-pub(super) const ROWS: &[Row] = &[Row::unary(&[
-    "aten.test_only.default",
-    "aten.test_only_.default",
-])
-.attributes(&["strength"])
-.real()
-.high()
-.saves_operand(&[Like, Like])
-.computes("self * strength")
-.derives(["grad * strength"])];
+pub(super) const ROWS: &str = r#"[{
+    "aten": ["aten.test_only.default", "aten.test_only_.default"],
+    "operands": ["self"],
+    "attributes": ["strength"],
+    "result": "real",
+    "casts": "high",
+    "gradients": ["0: like like"],
+    "computes": "self * strength",
+    "derives": ["grad * strength"]
+}]"#;
+
+#[test]
+fn conditions_look_at_arguments_that_the_row_has() {
+    for row in TABLE.iter() {
+        let formulas = row.derivatives.iter().chain([&row.formula]);
+        let of_formulas = formulas.filter_map(|formula| match formula {
+            Formula::By(cases) => Some(cases.iter().flat_map(|(conditions, _)| *conditions)),
+            Formula::None | Formula::Text(_) => None,
+        });
+        let of_gradients = row.gradients.iter().filter_map(|gradient| match gradient {
+            Gradient::By(cases) => Some(cases.iter().flat_map(|(conditions, _)| *conditions)),
+            _ => None,
+        });
+        let mut names = (of_formulas.flatten().chain(of_gradients.flatten())).map(|it| it.name);
+        let is_known = |name| row.operands.contains(&name) || row.attributes.contains(&name);
+        assert!(
+            names.all(|name| name.is_empty() || is_known(name)),
+            "{row:?}"
+        );
+    }
+}
 
 /// In `tests/record/elementwise.py`, why these are not recorded.
 fn unrecorded(target: &str) -> bool {
@@ -64,7 +85,7 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
     };
     let shape = vec![Extent::BATCH, Extent::fixed(6)];
     let mut arguments: Vec<(String, Argument)> = Vec::new();
-    for name in row.operands {
+    for name in &row.operands {
         let is_truth = ["condition", "mask"].contains(name);
         let of = match *name {
             _ if is_truth => (DType::Bool, shape.clone()),
@@ -74,7 +95,7 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
         let trained = !is_truth;
         arguments.push(((*name).to_owned(), Argument::Tensor { of, trained }));
     }
-    for name in row.attributes {
+    for name in &row.attributes {
         arguments.push((
             (*name).to_owned(),
             Argument::Other(r#"{"as_float":0.75}"#.into()),
@@ -89,8 +110,8 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
 
 #[test]
 fn every_row_is_read_shaped_simulated_and_differentiated() {
-    for row in TABLES.iter().copied().flatten() {
-        for target in row.aten {
+    for row in TABLE.iter() {
+        for target in &row.aten {
             for autocast in [false, true] {
                 let call = plain_call(row, target, autocast);
                 let Done {
@@ -106,7 +127,7 @@ fn every_row_is_read_shaped_simulated_and_differentiated() {
                 let op = read(op);
                 let about = format!("{target}, autocast {autocast}");
                 assert_eq!(op.target(), *target, "{about}");
-                for name in row.attributes {
+                for name in &row.attributes {
                     assert_eq!(
                         op.attribute(name),
                         Some(&Constant::Real(0.75)),
@@ -229,8 +250,8 @@ fn numbers_of(target: &str) -> &'static [usize] {
 fn every_row_is_computed() {
     let number = || Argument::Other(r#"{"as_float":0.75}"#.into());
     let mut gaps = Vec::new();
-    for row in TABLES.iter().copied().flatten() {
-        for target in row.aten {
+    for row in TABLE.iter() {
+        for target in &row.aten {
             for autocast in [false, true] {
                 let call = |written: &[usize]| {
                     let mut call = plain_call(row, target, autocast);
@@ -270,7 +291,7 @@ fn every_row_is_computed() {
 /// Each function with a tuned kernel is launched with it, where that takes the operands.
 #[test]
 fn tuned_kernels_are_launched_by_their_names() {
-    for row in TABLES.iter().copied().flatten() {
+    for row in TABLE.iter() {
         if matches!(row.tuned, Tuned::None) {
             continue;
         }

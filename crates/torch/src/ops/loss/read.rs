@@ -1,33 +1,19 @@
 //! Reading losses.
 
-use super::pairs::{self, Paired, Pairs};
+use super::pairs::{Paired, Pairs};
 use super::{Loss, LossFunction, Summary};
 use crate::ops::prelude::*;
 
 /// Operators by their names.
 pub(in crate::ops) const ATEN: &[(&str, Reader)] = &[
-    ("aten.binary_cross_entropy.default", |args| {
-        paired(args, pairs::BINARY_CROSS_ENTROPY)
-    }),
-    ("aten.binary_cross_entropy_with_logits.default", |args| {
-        let pairs = if args.has("pos_weight") {
-            pairs::WEIGHTED_BINARY_CROSS_ENTROPY_OF_LOGITS
-        } else {
-            pairs::BINARY_CROSS_ENTROPY_OF_LOGITS
-        };
-        paired(args, pairs)
-    }),
+    (
+        "aten.binary_cross_entropy.default aten.binary_cross_entropy_with_logits.default aten.huber_loss.default \
+         aten.mse_loss.default aten.smooth_l1_loss.default aten.soft_margin_loss.default",
+        paired,
+    ),
     ("aten.cross_entropy_loss.default", cross_entropy),
-    ("aten.huber_loss.default", |args| paired(args, pairs::HUBER)),
     ("aten.l1_loss.default", |args| {
         read(args, LossFunction::Absolute, &[])
-    }),
-    ("aten.mse_loss.default", |args| paired(args, pairs::SQUARED)),
-    ("aten.smooth_l1_loss.default", |args| {
-        paired(args, pairs::SMOOTH_ABSOLUTE)
-    }),
-    ("aten.soft_margin_loss.default", |args| {
-        paired(args, pairs::SOFT_MARGIN)
     }),
     (
         "aten.nll_loss.default aten.nll_loss_nd.default aten.nll_loss2d.default",
@@ -54,21 +40,19 @@ fn read(args: &Arguments<'_>, function: LossFunction, weights: &[&str]) -> Resul
     Ok((loss.into(), args.all_and(&["self", "target"], weights)?))
 }
 
-fn paired(args: &Arguments<'_>, pairs: Pairs) -> Result<Read, String> {
-    let threshold = pairs
-        .threshold
-        .map(|(name, default)| args.number_or(name, default));
+fn paired(args: &Arguments<'_>) -> Result<Read, String> {
+    let name = args.target.split('.').nth(1).unwrap_or_default();
+    let positive = args.has("pos_weight");
+    let pairs = Pairs::of(name, positive).ok_or("it is in no table of losses")?;
+    let threshold = pairs.threshold.map(|name| args.number_or(name, 1.0));
     let paired = Paired {
         pairs,
         threshold: threshold.unwrap_or(Ok(0.0))?,
         weight: args.has("weight"),
-        positive: args.has("pos_weight"),
+        positive,
     };
-    read(
-        args,
-        LossFunction::Paired(paired),
-        &["weight", "pos_weight"],
-    )
+    let weights = ["weight", "pos_weight"];
+    read(args, LossFunction::Paired(paired), &weights)
 }
 
 /// How losses become one number; `torch.nn._reduction` numbers the ways.

@@ -1,16 +1,29 @@
 //! Reading operators of the tables, and what of their arguments decides on lengths.
 
-use super::table::TABLES;
-use super::{Row, Scripted};
+use super::{Row, Scripted, TABLE};
 use crate::ops::prelude::*;
 
 /// Lengths by letters, and words that hold.
-pub(super) type Found = (Vec<(char, Vec<Extent>)>, Vec<&'static str>);
+type Found = (Vec<(char, Vec<Extent>)>, Vec<&'static str>);
 
 /// Lengths and words that follow from arguments.
-pub(super) type More = fn(&Arguments<'_>) -> Result<Found, String>;
+type More = fn(&Arguments<'_>) -> Result<Found, String>;
 
-rows!(TABLES: Row, read by read);
+/// Those that rows name.
+pub(super) const MORE: &[(&str, More)] = &[
+    ("drawn", drawn),
+    ("factorized", factorized),
+    ("factors", factors),
+    ("one_dim", one_dim),
+    ("padded", padded),
+    ("pairs", pairs),
+    ("pooled", pooled),
+    ("solved", solved),
+    ("turned", turned),
+    ("unfolded", unfolded),
+];
+
+rows!(TABLE: Row, read by read);
 
 /// Reads an operator of the tables.
 fn read(args: &Arguments<'_>) -> Result<Read, String> {
@@ -23,12 +36,13 @@ pub(in crate::ops) fn read_as(name: &str, args: &Arguments<'_>) -> Result<Read, 
     let (target, row) = found.ok_or("it is in no table of scripts")?;
     let names: Vec<&str> = row.operands.iter().map(|(name, _)| *name).collect();
     let operands = args.all(&names)?;
-    let (lengths, holds) = match row.more {
-        Some(more) => more(args)?,
+    let more = MORE.iter().find(|(name, _)| row.more == Some(*name));
+    let (lengths, holds) = match more {
+        Some((_, more)) => more(args)?,
         None => (Vec::new(), Vec::new()),
     };
     let mut attributes = Vec::new();
-    for name in row.attributes {
+    for name in &row.attributes {
         attributes.extend(args.attribute(name)?.map(|value| (*name, value)));
     }
     let op = Scripted {
@@ -42,7 +56,7 @@ pub(in crate::ops) fn read_as(name: &str, args: &Arguments<'_>) -> Result<Read, 
 }
 
 /// Whether the factors of the summand and of the product are other than one.
-pub(super) fn factors(args: &Arguments<'_>) -> Result<Found, String> {
+fn factors(args: &Arguments<'_>) -> Result<Found, String> {
     let mut holds = Vec::new();
     if args.always("beta", 1.0).is_err() {
         holds.push("beta");
@@ -60,14 +74,14 @@ pub(super) fn factors(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `r`: the length of the dimension that `dim` names.
-pub(super) fn one_dim(args: &Arguments<'_>) -> Result<Found, String> {
+fn one_dim(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("self")?);
     let dim = args.dim("dim", None, shape.len())?;
     Ok((vec![('r', vec![shape[dim]])], Vec::new()))
 }
 
 /// `u` and `v`: height and width of what is cut out for each region.
-pub(super) fn pooled(args: &Arguments<'_>) -> Result<Found, String> {
+fn pooled(args: &Arguments<'_>) -> Result<Found, String> {
     let side = |name: &str| Ok::<_, String>(vec![Extent::fixed(args.count(name, None)?)]);
     Ok((
         vec![('u', side("pooled_height")?), ('v', side("pooled_width")?)],
@@ -76,7 +90,7 @@ pub(super) fn pooled(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `R`: the lengths after turning by right angles.
-pub(super) fn turned(args: &Arguments<'_>) -> Result<Found, String> {
+fn turned(args: &Arguments<'_>) -> Result<Found, String> {
     let mut shape = args.shape(args.tensor("self")?);
     let dims = args.dims("dims", shape.len())?;
     let [first, second] = dims[..] else {
@@ -90,7 +104,7 @@ pub(super) fn turned(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `s`: how many are drawn; whether several are drawn, and whether they are put back.
-pub(super) fn drawn(args: &Arguments<'_>) -> Result<Found, String> {
+fn drawn(args: &Arguments<'_>) -> Result<Found, String> {
     let count = args.count("num_samples", None)?;
     let mut holds = Vec::new();
     if args.flag("replacement", false)? {
@@ -103,7 +117,7 @@ pub(super) fn drawn(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `Y`: the lengths that windows are added up to; `d`: places along their dimension, none where they do not overlap.
-pub(super) fn unfolded(args: &Arguments<'_>) -> Result<Found, String> {
+fn unfolded(args: &Arguments<'_>) -> Result<Found, String> {
     let lengths = args.lengths("input_sizes")?;
     let whole: Vec<Extent> = lengths
         .into_iter()
@@ -116,7 +130,7 @@ pub(super) fn unfolded(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `p`: how many pairs of rows there are.
-pub(super) fn pairs(args: &Arguments<'_>) -> Result<Found, String> {
+fn pairs(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("self")?);
     let rows = *shape.first().ok_or("it is a number")?;
     let less = rows.checked_sub(Extent::ONE).ok_or("it has no rows")?;
@@ -130,14 +144,14 @@ pub(super) fn pairs(args: &Arguments<'_>) -> Result<Found, String> {
 }
 
 /// `p`: the rows of vectors with their norms and ones.
-pub(super) fn padded(args: &Arguments<'_>) -> Result<Found, String> {
+fn padded(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("x1")?);
     let width = *shape.last().ok_or("it is a number")?;
     Ok((vec![('p', vec![width + Extent::fixed(2)])], Vec::new()))
 }
 
 /// `Y`: the lengths of a solution, and `Z` those of the batch that it is of; `B` is a matrix for each, or a vector.
-pub(super) fn solved(args: &Arguments<'_>) -> Result<Found, String> {
+fn solved(args: &Arguments<'_>) -> Result<Found, String> {
     let [system, right] = ["A", "B"].map(|name| args.tensor(name).map(|id| args.shape(id)));
     let (system, right) = (system?, right?);
     let lead = system.len().checked_sub(2).ok_or("it solves no matrix")?;
@@ -158,7 +172,7 @@ pub(super) fn solved(args: &Arguments<'_>) -> Result<Found, String> {
 const SMALL_EIGENVALUES: u64 = 85_760;
 
 /// `q`: how many columns the first factor of `qr` has; `u` and `v` those of `svd`. Whether vectors are made at all.
-pub(super) fn factorized(args: &Arguments<'_>) -> Result<Found, String> {
+fn factorized(args: &Arguments<'_>) -> Result<Found, String> {
     let shape = args.shape(args.tensor("A")?);
     let [.., rows, columns] = shape[..] else {
         return Err("it is no matrix".into());

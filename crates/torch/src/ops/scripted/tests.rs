@@ -1,6 +1,5 @@
 //! Every row through reading, shapes, simulation, autocast and gradients; its recorded calls are compared with all others.
 
-use super::table::TABLES;
 use super::text::{Command, Instruction, Lengths, Size};
 use super::*;
 use crate::ops::Op;
@@ -8,17 +7,22 @@ use crate::ops::calls::{Argument, Call, Done, argument};
 use crate::ops::prelude::*;
 
 /// A row that only tests have: all that holds for the others holds for it, and nothing else knows of it.
-pub(super) const ROWS: &[Row] = &[Row::new(
-    &["aten.test_only_scripted.default"],
-    &[("self", "Lm"), ("other", "m")],
-    "+Lm y0=Lm -Lm",
-)
-.attributes(&["strength"])
-.casts(Casts::High)
-.backward(
-    &["other=1?0", "self=0?1"],
-    "0?( +Lm g0=Lm -Lm ) 1?( +Lm g1=m -Lm )",
-)];
+pub(super) const ROWS: &str = r#"[{
+    "aten": ["aten.test_only_scripted.default"],
+    "operands": [["self", "Lm"], ["other", "m"]],
+    "attributes": ["strength"],
+    "casts": "high",
+    "forward": "+Lm y0=Lm -Lm",
+    "saves": ["other=1?0", "self=0?1"],
+    "backward": "0?( +Lm g0=Lm -Lm ) 1?( +Lm g1=m -Lm )"
+}]"#;
+
+#[test]
+fn what_rows_name_there_is() {
+    for name in TABLE.iter().filter_map(|row| row.more) {
+        assert!(read::MORE.iter().any(|(known, _)| *known == name), "{name}");
+    }
+}
 
 fn sizes(line: &Command, found: &mut Vec<Size>) {
     for word in &line.0 {
@@ -38,7 +42,7 @@ fn sizes(line: &Command, found: &mut Vec<Size>) {
 
 #[test]
 fn every_line_reads_and_speaks_of_lengths_that_the_row_has() {
-    for row in TABLES.iter().copied().flatten() {
+    for row in TABLE.iter() {
         let lines = [Some(row.forward), row.backward];
         for text in lines.into_iter().flatten() {
             let line = Command::of(text).unwrap();
@@ -61,7 +65,7 @@ fn every_line_reads_and_speaks_of_lengths_that_the_row_has() {
 
 #[test]
 fn what_is_let_go_of_was_made() {
-    for row in TABLES.iter().copied().flatten() {
+    for row in TABLE.iter() {
         for text in [Some(row.forward), row.backward].into_iter().flatten() {
             let made: Vec<&str> = text
                 .split(' ')
@@ -141,8 +145,8 @@ fn plain_call(row: &Row, target: &str, autocast: bool) -> Call {
 
 #[test]
 fn every_row_is_read_shaped_simulated_and_differentiated() {
-    for row in TABLES.iter().copied().flatten() {
-        for target in row.aten {
+    for row in TABLE.iter() {
+        for target in &row.aten {
             for autocast in [false, true] {
                 let call = plain_call(row, target, autocast);
                 let Done {

@@ -1,36 +1,29 @@
 //! Mixtral and `DeepSeek`.
 
-use super::{ConfigDefaults, LLAMA, base};
+use super::{base, of_shape};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::decoder::{Decoder, Windows};
 use crate::huggingface::rotary::experts::{Choice, Family, Groups, Mixture};
 use crate::huggingface::rotary::latent::Ranks;
 use crate::huggingface::rotary::rope::yarn_attention;
 use crate::huggingface::rotary::rotation::Part;
+use crate::huggingface::shape::Shape;
 use crate::request_error::RequestError;
 
 pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "mixtral",
-        prefix: "Mixtral",
-        intermediate: 14336,
-        kv_heads: Some(8),
-        eps: 1e-5,
-        ..LLAMA
-    };
     if config.number("router_jitter_noise", 0.0)? > 0.0 {
         return Err(config.not_built("router_jitter_noise"));
     }
-    let mut decoder = base(config, &usual)?;
+    let mut decoder = base(config)?;
     let window = config.size_if_given("sliding_window")?;
     decoder.windows = window.map_or(Windows::None, Windows::All);
     let mixture = Mixture {
         count: config.size("num_local_experts", 8)?,
         chosen: config.size("num_experts_per_tok", 2)?,
-        intermediate: decoder.intermediate,
+        intermediate: decoder.shape.intermediate,
         shared: 0,
         family: Family::Mixtral,
-        layers: (0..decoder.layers).map(|_| true).collect(),
+        layers: (0..decoder.shape.layers).map(|_| true).collect(),
     };
     let names = ["num_local_experts", "num_experts_per_tok"];
     decoder.mixture = Some(mixture.checked(config, names)?);
@@ -38,13 +31,10 @@ pub(super) fn mixtral(config: &Config<'_>) -> Result<Decoder, RequestError> {
 }
 
 /// What both generations of `DeepSeek` say alike, but for the router.
-fn any_deepseek(config: &Config<'_>, usual: &ConfigDefaults) -> Result<Decoder, RequestError> {
+fn any_deepseek(config: &Config<'_>) -> Result<Decoder, RequestError> {
     let rotated = config.size("qk_rope_head_dim", 64)?;
-    let usual = ConfigDefaults {
-        head_dim: Some(rotated),
-        ..*usual
-    };
-    let mut decoder = base(config, &usual)?;
+    let shape = Shape::with_heads_of(config, Some(rotated))?;
+    let mut decoder = of_shape(config, shape)?;
     let ranks = Ranks {
         queries: config.size_or_none("q_lora_rank", Some(1536))?,
         keys_and_values: config.size("kv_lora_rank", 512)?,
@@ -79,14 +69,29 @@ fn groups(config: &Config<'_>, experts: u64, usual: [u64; 2]) -> Result<Groups, 
     Ok(groups)
 }
 
-pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "deepseek_v2",
-        prefix: "DeepseekV2",
-        vocabulary: 102_400,
-        ..LLAMA
+/// What both say of their experts, with the usual sizes of one, of those that all tokens take, and of the layers before the first that has any.
+fn mixture(
+    config: &Config<'_>,
+    layers: u64,
+    [count, chosen]: [u64; 2],
+    [intermediate, shared, first]: [u64; 3],
+    family: Family,
+) -> Result<Mixture, RequestError> {
+    let first = config.count("first_k_dense_replace", first)?;
+    let intermediate = config.size("moe_intermediate_size", intermediate)?;
+    let mixture = Mixture {
+        count,
+        chosen,
+        intermediate,
+        shared: intermediate.saturating_mul(config.size("n_shared_experts", shared)?),
+        family,
+        layers: (0..layers).map(|layer| layer >= first).collect(),
     };
-    let mut decoder = any_deepseek(config, &usual)?;
+    mixture.checked(config, ["n_routed_experts", "num_experts_per_tok"])
+}
+
+pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> {
+    let mut decoder = any_deepseek(config)?;
     decoder.mlp_bias = config.flag("mlp_bias", false)?;
     decoder.rotation.part = Part::Complex;
     let count = config.size("n_routed_experts", 64)?;
@@ -108,57 +113,31 @@ pub(super) fn deepseek_v2(config: &Config<'_>) -> Result<Decoder, RequestError> 
             ));
         }
     };
-    let first = config.count("first_k_dense_replace", 0)?;
-    let intermediate = config.size("moe_intermediate_size", 1407)?;
-    let mixture = Mixture {
-        count,
-        chosen,
-        intermediate,
-        shared: intermediate.saturating_mul(config.size("n_shared_experts", 2)?),
-        family: Family::DeepseekV2(Choice {
-            groups: in_groups,
-            normalizes: false,
-            scaling: config.number("routed_scaling_factor", 1.0)?,
-        }),
-        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
-    };
-    let names = ["n_routed_experts", "num_experts_per_tok"];
-    decoder.mixture = Some(mixture.checked(config, names)?);
+    let family = Family::DeepseekV2(Choice {
+        groups: in_groups,
+        normalizes: false,
+        scaling: config.number("routed_scaling_factor", 1.0)?,
+    });
+    let layers = decoder.shape.layers;
+    let experts = mixture(config, layers, [count, chosen], [1407, 2, 0], family)?;
+    decoder.mixture = Some(experts);
     Ok(decoder)
 }
 
 pub(super) fn deepseek_v3(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "deepseek_v3",
-        prefix: "DeepseekV3",
-        vocabulary: 129_280,
-        width: 7168,
-        intermediate: 18432,
-        layers: 61,
-        heads: 128,
-        kv_heads: Some(128),
-        ..LLAMA
-    };
-    let mut decoder = any_deepseek(config, &usual)?;
+    let mut decoder = any_deepseek(config)?;
     if config.flag("rope_interleave", true)? {
         decoder.rotation.part = Part::Interleaved;
     }
     let count = config.size("n_routed_experts", 256)?;
-    let first = config.count("first_k_dense_replace", 3)?;
-    let intermediate = config.size("moe_intermediate_size", 2048)?;
-    let mixture = Mixture {
-        count,
-        chosen: config.size("num_experts_per_tok", 8)?,
-        intermediate,
-        shared: intermediate.saturating_mul(config.size("n_shared_experts", 1)?),
-        family: Family::DeepseekV3(Choice {
-            groups: Some(groups(config, count, [8, 4])?),
-            normalizes: config.flag("norm_topk_prob", true)?,
-            scaling: config.number("routed_scaling_factor", 2.5)?,
-        }),
-        layers: (0..decoder.layers).map(|layer| layer >= first).collect(),
-    };
-    let names = ["n_routed_experts", "num_experts_per_tok"];
-    decoder.mixture = Some(mixture.checked(config, names)?);
+    let chosen = config.size("num_experts_per_tok", 8)?;
+    let family = Family::DeepseekV3(Choice {
+        groups: Some(groups(config, count, [8, 4])?),
+        normalizes: config.flag("norm_topk_prob", true)?,
+        scaling: config.number("routed_scaling_factor", 2.5)?,
+    });
+    let layers = decoder.shape.layers;
+    let experts = mixture(config, layers, [count, chosen], [2048, 1, 3], family)?;
+    decoder.mixture = Some(experts);
     Ok(decoder)
 }

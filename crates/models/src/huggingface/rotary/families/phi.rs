@@ -1,6 +1,6 @@
 //! Phi, up to the fourth generation.
 
-use super::{ConfigDefaults, LLAMA, base};
+use super::base;
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Block, Decoder, Windows};
@@ -11,19 +11,8 @@ use crate::huggingface::rotary::rotation::Part;
 use crate::request_error::RequestError;
 
 pub(super) fn phi(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "phi",
-        prefix: "Phi",
-        vocabulary: 51200,
-        width: 2048,
-        intermediate: 8192,
-        layers: 24,
-        activation: "gelu_new",
-        ..LLAMA
-    };
     let mut decoder = Decoder {
         norm: Formula::Layer,
-        eps: config.number("layer_norm_eps", 1e-5)?,
         mlp: Layers::Two,
         mlp_bias: true,
         qkv_bias: true,
@@ -34,37 +23,26 @@ pub(super) fn phi(config: &Config<'_>) -> Result<Decoder, RequestError> {
         block: Block::SideBySide(config.number("resid_pdrop", 0.0)?),
         embedding_dropout: Some(config.number("embd_pdrop", 0.0)?),
         final_norm: "final_layernorm",
-        ..base(config, &usual)?
+        ..base(config)?
     };
     if config.flag("qk_layernorm", false)? {
         decoder.query_norms = QueryNorms::OfHeadsLater;
     }
-    decoder.rotation = rotation(config, None, decoder.head_dim, Custom::Phi)?;
+    decoder.rotation = rotation(config, None, decoder.shape.head_dim, Custom::Phi)?;
     decoder.rotation.part = Part::FirstBeforehand;
     Ok(decoder)
 }
 
 pub(super) fn phi3(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "phi3",
-        prefix: "Phi3",
-        vocabulary: 32064,
-        width: 3072,
-        intermediate: 8192,
-        eps: 1e-5,
-        padding: Some(32000),
-        tokens: [true; 3],
-        ..LLAMA
-    };
     let window = config.size_if_given("sliding_window")?;
     let mut decoder = Decoder {
         is_projected_as_one: true,
         mlp: Layers::GatedAsOne,
         block: Block::BeforeAndDropout(config.number("resid_pdrop", 0.0)?),
         windows: window.map_or(Windows::None, Windows::All),
-        ..base(config, &usual)?
+        ..base(config)?
     };
-    decoder.rotation = rotation(config, None, decoder.head_dim, Custom::Phi3)?;
+    decoder.rotation = rotation(config, None, decoder.shape.head_dim, Custom::Phi3)?;
     decoder.rotation.part = Part::First;
     Ok(decoder)
 }

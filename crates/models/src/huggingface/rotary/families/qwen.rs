@@ -1,6 +1,6 @@
 //! Qwen 2 and 3, without and with experts.
 
-use super::{ConfigDefaults, LLAMA, base, windows, with_attention_bias};
+use super::{base, windows, with_attention_bias};
 use crate::huggingface::config::Config;
 use crate::huggingface::rotary::attention::QueryNorms;
 use crate::huggingface::rotary::decoder::{Decoder, Windows};
@@ -20,55 +20,24 @@ fn qwen_windows(config: &Config<'_>, layers: u64) -> Result<Windows, RequestErro
 }
 
 pub(super) fn qwen2(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "qwen2",
-        prefix: "Qwen2",
-        vocabulary: 151_936,
-        intermediate: 22016,
-        kv_heads: Some(32),
-        tokens: [false; 3],
-        ..LLAMA
-    };
-    let mut decoder = base(config, &usual)?;
+    let mut decoder = base(config)?;
     decoder.qkv_bias = true;
     decoder.rotation.is_sure_of_float32 = true;
-    decoder.windows = qwen_windows(config, decoder.layers)?;
+    decoder.windows = qwen_windows(config, decoder.shape.layers)?;
     Ok(decoder)
 }
 
 pub(super) fn qwen3(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "qwen3",
-        prefix: "Qwen3",
-        vocabulary: 151_936,
-        intermediate: 22016,
-        kv_heads: Some(32),
-        head_dim: Some(128),
-        tokens: [false; 3],
-        ..LLAMA
-    };
-    let mut decoder = with_attention_bias(config, &usual)?;
+    let mut decoder = with_attention_bias(config)?;
     decoder.query_norms = QueryNorms::OfHeads;
     decoder.rotation.is_sure_of_float32 = true;
-    decoder.windows = qwen_windows(config, decoder.layers)?;
+    decoder.windows = qwen_windows(config, decoder.shape.layers)?;
     Ok(decoder)
 }
 
 /// Qwen 2 with experts.
 pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "qwen2_moe",
-        prefix: "Qwen2Moe",
-        vocabulary: 151_936,
-        width: 2048,
-        intermediate: 5632,
-        layers: 24,
-        heads: 16,
-        kv_heads: Some(16),
-        tokens: [false; 3],
-        ..LLAMA
-    };
-    let mut decoder = base(config, &usual)?;
+    let mut decoder = base(config)?;
     decoder.qkv_bias = config.flag("qkv_bias", true)?;
     decoder.rotation.is_sure_of_float32 = true;
     let is_used = config.flag("use_sliding_window", false)?;
@@ -80,35 +49,24 @@ pub(super) fn qwen2_moe(config: &Config<'_>) -> Result<Decoder, RequestError> {
     };
     let most = config.count("max_window_layers", 28)?;
     let has_window = |layer: u64| is_used && layer < most && layer.is_multiple_of(2);
-    decoder.windows = windows(config, decoder.layers, window, has_window, true)?;
+    decoder.windows = windows(config, decoder.shape.layers, window, has_window, true)?;
     decoder.mixture = Some(Mixture {
         intermediate: config.size("moe_intermediate_size", 1408)?,
         shared: config.size("shared_expert_intermediate_size", 5632)?,
-        ..mixture(config, decoder.layers, [60, 4])?
+        ..mixture(config, decoder.shape.layers, [60, 4])?
     });
     Ok(decoder)
 }
 
 /// Qwen 3 with experts.
 pub(super) fn qwen3_moe(config: &Config<'_>) -> Result<Decoder, RequestError> {
-    let usual = ConfigDefaults {
-        folder: "qwen3_moe",
-        prefix: "Qwen3Moe",
-        vocabulary: 151_936,
-        width: 2048,
-        intermediate: 6144,
-        layers: 24,
-        kv_heads: Some(4),
-        tokens: [false; 3],
-        ..LLAMA
-    };
-    let mut decoder = with_attention_bias(config, &usual)?;
+    let mut decoder = with_attention_bias(config)?;
     decoder.query_norms = QueryNorms::OfHeads;
     if config.flag("use_sliding_window", false)? {
         let window = config.size_or_none("sliding_window", Some(4096))?;
         decoder.windows = window.map_or(Windows::None, Windows::All);
     }
-    let mixture = mixture(config, decoder.layers, [128, 8])?;
+    let mixture = mixture(config, decoder.shape.layers, [128, 8])?;
     let family = match mixture.family {
         Family::Qwen2 { normalizes } => Family::Qwen3 { normalizes },
         other => other,
