@@ -17,6 +17,8 @@ mod outcome;
 mod probe;
 mod recommendation;
 mod request;
+#[cfg(test)]
+mod scenarios;
 mod search;
 mod text;
 mod time;
