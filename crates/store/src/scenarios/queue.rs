@@ -65,7 +65,11 @@ pub(super) async fn answer(db: &Db, question: &Question<'_>) -> Option<String> {
             let twins = db.waiting_twins(&of).await.unwrap().into_iter();
             list(twins.map(|twin| format!("{} attempt {}", twin.id, twin.attempts)))
         }
-        ["finished", fingerprint] => maybe(db.finished_fit(fingerprint, true).await.unwrap()),
+        ["finished", fingerprint] => {
+            let by_agents_too = question.or("agents", true);
+            let found = db.finished_fit(fingerprint, by_agents_too).await;
+            maybe(found.unwrap())
+        }
         ["prune", oldest, now, most] => {
             let pruned = db.prune(time(oldest), time(now), read(most)).await;
             pruned.unwrap().fits.to_string()
