@@ -8,6 +8,7 @@ mod agents;
 mod leases;
 mod outcomes;
 mod queue;
+mod recommendations;
 mod searches;
 mod uploads;
 
@@ -18,6 +19,7 @@ use std::str::FromStr;
 use crate::database::test_database::TestDatabase;
 use crate::{Attempt, Db, LeaseOwner, Time, agent};
 pub(crate) use agents::new_agent;
+pub(crate) use recommendations::{row, store};
 
 /// A line.
 struct Question<'a> {
@@ -114,6 +116,7 @@ pub(crate) async fn answer(db: &Db, asked: &str) -> Option<String> {
         searches::answer(db, &question).await,
         agents::answer(db, &question).await,
         outcomes::answer(db, &question).await,
+        recommendations::answer(db, &question).await,
     ];
     answers.into_iter().flatten().next()
 }
@@ -164,4 +167,9 @@ async fn searches_are_told_and_bounded() {
 #[tokio::test]
 async fn outcomes_teach_headroom() {
     play(include_str!("outcomes.txt")).await;
+}
+
+#[tokio::test]
+async fn recommendations_in_memory_follow_the_table() {
+    play(include_str!("recommendations.txt")).await;
 }
