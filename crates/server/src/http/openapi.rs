@@ -20,6 +20,7 @@ use utoipa::OpenApi;
         HTTP gets a plain 400, too long headers 431, a too long address 414. Answers to GET have an `ETag`; an unchanged answer is a 304 to \
         `If-None-Match` with it.",
         contact(name = "The maintainers of batchfit")),
+    components(schemas(crate::http::response::problem::Problem)),
     servers((url = "http://127.0.0.1:8080", description = "Where `batchfit serve` listens unless told otherwise")),
     tags(
         (name = "fits", description = "What is the largest batch?"),

@@ -58,8 +58,7 @@ pub(super) async fn list_problems() -> Json<ProblemKindList> {
 /// Get what a problem's `type` means.
 #[utoipa::path(get, path = "/problems/{code}", tag = "service",
     params(("code" = String, Path, description = "The last part of the `type`", example = "queue-full")),
-    responses((status = 200, body = ProblemKind, description = "The kind of problem"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such kind")))]
+    responses((status = 200, body = ProblemKind, description = "The kind of problem")))]
 pub(super) async fn get_problem(Path(slug): Path<String>) -> Result<Json<ProblemKind>, Problem> {
     let found = Code::ALL.iter().copied().find(|code| code.slug() == slug);
     let found = Problem::unless(found, "kind of problem", &slug)?;

@@ -62,14 +62,7 @@ impl ToSchema for NewProbe {
 ///
 /// Waits for the device and for the answer. Running out of memory is an answer. `training` must name one variant.
 #[utoipa::path(post, path = "/v1/probes", tag = "probes", request_body = NewProbe,
-    responses(
-        (status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String))),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "`batch` is at least 1", "pointer": "/batch", "value": 0, "nearest": "1"})),
-        (status = 502, body = Problem, content_type = "application/problem+json", description = "The device failed"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The device is busy", headers(("Retry-After" = u64)))))]
+    responses((status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_probe(
     State(app): State<App>,
     headers: HeaderMap,
@@ -94,9 +87,7 @@ pub(in crate::http) async fn create_probe(
 /// Get a probe.
 #[utoipa::path(get, path = "/v1/probes/{id}", tag = "probes",
     params(("id" = String, Path, description = "The probe's id")),
-    responses(
-        (status = 200, body = ProbeDocument, description = "The probe"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such probe")))]
+    responses((status = 200, body = ProbeDocument, description = "The probe")))]
 pub(in crate::http) async fn get_probe(
     State(app): State<App>,
     Path(id): Path<String>,

@@ -43,9 +43,7 @@ pub(in crate::http) struct RunDocument {
 #[utoipa::path(get, path = "/v1/runs", tag = "runs",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = RunList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = RunList, description = "A page")))]
 pub(in crate::http) async fn list_runs(
     State(app): State<App>,
     parameters: Parameters,
@@ -65,9 +63,7 @@ pub(in crate::http) async fn list_runs(
 /// Get a run.
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs",
     params(("id" = String, Path, description = "The run's id")),
-    responses(
-        (status = 200, body = RunDocument, description = "The run"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run")))]
+    responses((status = 200, body = RunDocument, description = "The run")))]
 pub(in crate::http) async fn get_run(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -92,9 +88,7 @@ pub(in crate::http) async fn get_run(
 /// (`--steps 0`) only with `--report` or `--svg`.
 #[utoipa::path(get, path = "/v1/runs/{id}/step", tag = "runs",
     params(("id" = String, Path, description = "The run's id")),
-    responses(
-        (status = 200, body = ReplayReport, description = "What the allocator did"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run, or nothing is kept of its allocations")))]
+    responses((status = 200, body = ReplayReport, description = "What the allocator did")))]
 pub(in crate::http) async fn get_run_step(
     State(app): State<App>,
     Path(id): Path<String>,

@@ -46,9 +46,7 @@ pub(in crate::http) struct AgentChange {
 #[utoipa::path(get, path = "/v1/agents", tag = "agents",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default. A page ends with its 500th card", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day")))]
 pub(in crate::http) async fn list_agents(
     State(app): State<App>,
     parameters: Parameters,
@@ -79,16 +77,7 @@ pub(in crate::http) async fn list_agents(
 /// Sent again by the same process (`instance`) it changes what is known of the cards and nothing else; send it at least three times in a
 /// lease. Needs a key for `agent`, where keys are needed.
 #[utoipa::path(post, path = "/v1/agents", tag = "agents", request_body = Registration,
-    responses(
-        (status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The agent has another version, or another one has its name",
-            example = json!({"type": "/problems/agent-version", "title": "The agent has another version", "status": 409,
-                "detail": "this agent is batchfit 0.0.9, and the service batchfit 0.1.0; start the agent with batchfit 0.1.0"})),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid registration",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /cards: an agent has 1 to 128 cards, and this one 0", "pointer": "/cards"})),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "There are as many agents as may be", headers(("Retry-After" = u64)))))]
+    responses((status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_agent(
     State(app): State<App>,
     client: Client,
@@ -102,9 +91,7 @@ pub(in crate::http) async fn create_agent(
 /// Get an agent.
 #[utoipa::path(get, path = "/v1/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "The agent's id")),
-    responses(
-        (status = 200, body = AgentDocument, description = "The agent"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent")))]
+    responses((status = 200, body = AgentDocument, description = "The agent")))]
 pub(in crate::http) async fn get_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -117,11 +104,7 @@ pub(in crate::http) async fn get_agent(
 /// Needs a key for `admin`, where keys are needed.
 #[utoipa::path(patch, path = "/v1/agents/{id}", tag = "agents", request_body = AgentChange,
     params(("id" = String, Path, description = "The agent's id")),
-    responses(
-        (status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "There is no such state")))]
+    responses((status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds")))]
 pub(in crate::http) async fn change_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -138,8 +121,7 @@ pub(in crate::http) async fn change_agent(
     params(("id" = String, Path, description = "The agent's id")),
     responses(
         (status = 200, body = AgentDocument, description = "It is cordoned, and stays; what it worked on is in the queue again"),
-        (status = 204, description = "It is forgotten"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another")))]
+        (status = 204, description = "It is forgotten")))]
 pub(in crate::http) async fn delete_agent(
     State(app): State<App>,
     Path(id): Path<String>,
