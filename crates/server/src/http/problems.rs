@@ -5,6 +5,7 @@ use axum::extract::Path;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::http::request::parameters::Page;
 use crate::http::response::problem::{Code, Problem};
 
 /// A kind of problem.
@@ -36,23 +37,13 @@ impl From<Code> for ProblemKind {
     }
 }
 
-/// All kinds of problem.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ProblemKindList {
-    /// Those of the caller first.
-    items: Vec<ProblemKind>,
-    /// Always null: there is one page.
-    next: Option<String>,
-}
-
 /// List the kinds of problem.
 #[utoipa::path(get, path = "/problems", tag = "service",
-    responses((status = 200, body = ProblemKindList, description = "All kinds")))]
-pub(super) async fn list_problems() -> Json<ProblemKindList> {
-    Json(ProblemKindList {
-        items: Code::ALL.iter().copied().map(ProblemKind::from).collect(),
-        next: None,
-    })
+    responses((status = 200, body = ref("#/components/schemas/ProblemKindList"), description = "All kinds")))]
+pub(super) async fn list_problems() -> Json<Page<ProblemKind>> {
+    Json(Page::whole(
+        Code::ALL.iter().copied().map(ProblemKind::from).collect(),
+    ))
 }
 
 /// Get what a problem's `type` means.

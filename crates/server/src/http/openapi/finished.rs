@@ -13,6 +13,9 @@ const EXAMPLES: &str = include_str!("examples.json");
 /// What each operation refuses, by its status: what that means, or that and an example.
 const REFUSALS: &str = include_str!("refusals.json");
 
+/// Lists by their schemas: that of an item, what it is, and what is in it.
+const LISTS: &str = include_str!("lists.json");
+
 /// Schemas of bodies that no type here is the whole of.
 const BODIES: &str = include_str!("bodies.yaml");
 
@@ -33,9 +36,15 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
     // By way of its text, which `utoipa` writes: to have it written as a value was a thirtieth of this crate's code.
     let text = generated.to_json().expect("the document has string keys");
     let mut document: Value = serde_json::from_str(&text).expect("it has just been written");
-    let bodies: Map<String, Value> = serde_norway::from_str(BODIES).expect("it is YAML");
+    let mut bodies: Map<String, Value> = serde_norway::from_str(BODIES).expect("it is YAML");
+    let lists: Map<String, Value> = serde_json::from_str(LISTS).expect("it is JSON");
+    let lists = lists
+        .into_iter()
+        .map(|(name, list)| (name, self::list(&list)));
     let schemas = document["components"]["schemas"].as_object_mut();
-    schemas.expect("there are schemas").extend(bodies);
+    let schemas = schemas.expect("there are schemas");
+    bodies["NewProbe"] = with_batch(schemas["Request"].clone(), bodies["NewProbe"].take());
+    schemas.extend(lists.chain(bodies));
     name_choices(&mut document);
     files(&mut document);
     word_members(&mut document);
@@ -57,6 +66,41 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
         }
     }
     document
+}
+
+/// A request with further members: one object, and not a request `allOf` something else, because a request admits no further members.
+fn with_batch(mut request: Value, mut further: Value) -> Value {
+    request["description"] = json!("A request and the batch to try.");
+    request["required"] = json!(["model", "batch"]);
+    let members = request["properties"].as_object_mut();
+    let members = members.expect("a request has members");
+    members.extend(std::mem::take(
+        further.as_object_mut().expect("so has a probe"),
+    ));
+    members.sort_keys();
+    request
+}
+
+fn list(list: &Value) -> Value {
+    let is_page = list[1]
+        .as_str()
+        .is_some_and(|what| what.starts_with("A page"));
+    let next = if is_page {
+        "The `cursor` of the next page; null on the last one."
+    } else {
+        "Always null: there is one page."
+    };
+    let item = format!(
+        "#/components/schemas/{}",
+        list[0].as_str().unwrap_or_default()
+    );
+    json!({
+        "type": "object", "description": list[1], "required": ["items"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": item}, "description": list[2]},
+            "next": {"type": ["string", "null"], "description": next}
+        }
+    })
 }
 
 fn problem(description: &str) -> Value {

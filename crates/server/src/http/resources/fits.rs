@@ -8,13 +8,11 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::{NewRequest, RequestBody};
 use crate::http::request::headers::preferred_wait;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::formats::get_fit_format;
 use crate::http::response::problem::{Code, Problem};
@@ -176,25 +174,16 @@ fn applied(patience: Duration) -> (&'static str, HeaderValue) {
     ("preference-applied", applied)
 }
 
-/// A page of fits.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct FitList {
-    /// Newest first.
-    items: Vec<FitSummary>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List fits, newest first.
 #[utoipa::path(get, path = "/v1/fits", tag = "fits",
     params(("state" = Option<FitState>, Query, description = "Only fits in this state"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = FitList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/FitList"), description = "A page")))]
 pub(in crate::http) async fn list_fits(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<FitList>, Problem> {
+) -> Result<Json<Page<FitSummary>>, Problem> {
     let limit = parameters.limit()?;
     let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
     let filter = FitFilter {
@@ -207,8 +196,11 @@ pub(in crate::http) async fn list_fits(
     {
         return Err(no_cursor(cursor));
     }
-    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| fit.id.clone());
-    Ok(Json(FitList { items, next }))
+    Ok(Json(Page::of(
+        app.jobs.fits(&filter).await?,
+        limit,
+        |fit| fit.id.clone(),
+    )))
 }
 
 /// Get a fit.

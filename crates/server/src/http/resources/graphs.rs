@@ -5,12 +5,10 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::unpack::Unpacked;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::problem::{Code, Problem};
@@ -59,26 +57,17 @@ pub(in crate::http) async fn create_graph(
     keep(&app, client, request, None).await
 }
 
-/// A page of uploads.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct UploadList {
-    /// Newest first, each named by the digest of its contents.
-    items: Vec<UploadDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List uploads, newest first.
 ///
 /// And models that came with a request, while they are kept.
 #[utoipa::path(get, path = "/v1/graphs", tag = "graphs",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = UploadList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/UploadList"), description = "A page")))]
 pub(in crate::http) async fn list_graphs(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<UploadList>, Problem> {
+) -> Result<Json<Page<UploadDocument>>, Problem> {
     let limit = parameters.limit()?;
     let cursor = parameters.text("cursor");
     let before = cursor.as_deref().map(Digest::parse);
@@ -93,8 +82,9 @@ pub(in crate::http) async fn list_graphs(
     }
     let before = before.flatten();
     let uploads = app.jobs.uploads(before.as_ref(), limit + 1).await?;
-    let (items, next) = page(uploads, limit, |upload| upload.digest.clone());
-    Ok(Json(UploadList { items, next }))
+    Ok(Json(Page::of(uploads, limit, |upload| {
+        upload.digest.clone()
+    })))
 }
 
 /// Describe an upload.

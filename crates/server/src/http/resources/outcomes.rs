@@ -4,12 +4,10 @@ use axum::Json;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::headers::idempotency_key;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::server::keys::Client;
@@ -72,15 +70,6 @@ pub(in crate::http) async fn create_outcome(
     }
 }
 
-/// A page of outcomes.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct OutcomeList {
-    /// Newest first.
-    items: Vec<OutcomeDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List what trainings by a recommendation came to, newest first.
 ///
 /// The last 1,000 of a recommendation are kept, and the last 100,000 in all.
@@ -88,12 +77,12 @@ pub(in crate::http) struct OutcomeList {
     params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = OutcomeList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/OutcomeList"), description = "A page")))]
 pub(in crate::http) async fn list_outcomes(
     State(app): State<App>,
     Path(id): Path<String>,
     parameters: Parameters,
-) -> Result<Json<OutcomeList>, Problem> {
+) -> Result<Json<Page<OutcomeDocument>>, Problem> {
     let limit = parameters.limit()?;
     let before = cursor(&parameters)?;
     let found = Problem::unless(
@@ -101,17 +90,9 @@ pub(in crate::http) async fn list_outcomes(
         "recommendation",
         &id,
     )?;
-    let (items, next) = page(found, limit, |outcome| outcome.id.to_string());
-    Ok(Json(OutcomeList { items, next }))
-}
-
-/// A page of what is known about predictions.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct AccuracyList {
-    /// In the order in which something was first told of each.
-    items: Vec<AccuracyDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
+    Ok(Json(Page::of(found, limit, |outcome| {
+        outcome.id.to_string()
+    })))
 }
 
 /// List how predictions compare with what trainings came to, for each model on each card.
@@ -121,17 +102,16 @@ pub(in crate::http) struct AccuracyList {
     params(("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = AccuracyList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/AccuracyList"), description = "A page")))]
 pub(in crate::http) async fn list_accuracy(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<AccuracyList>, Problem> {
+) -> Result<Json<Page<AccuracyDocument>>, Problem> {
     let limit = parameters.limit()?;
     let gpu = parameters.text("gpu");
     let after = cursor(&parameters)?;
     let found = accuracy(app.jobs.db(), gpu.as_deref(), after, limit + 1).await?;
-    let (items, next) = page(found, limit, |row| row.id.to_string());
-    Ok(Json(AccuracyList { items, next }))
+    Ok(Json(Page::of(found, limit, |row| row.id.to_string())))
 }
 
 /// The number that a cursor of these lists is.

@@ -7,7 +7,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tokio::task::yield_now;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::RequestBody;
@@ -30,15 +29,6 @@ const DOCUMENT: usize = 800;
 /// How many recommendations are written before others are served: a fraction of a millisecond.
 const AT_A_TIME: usize = 100;
 
-/// A page of recommendations.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RecommendationList {
-    /// Newest first.
-    items: Vec<StoredRecommendation>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List recommendations, newest first.
 ///
 /// Every variant of every finished fit is one; those of rank 1 are the answers.
@@ -55,7 +45,7 @@ pub(in crate::http) struct RecommendationList {
         ("objective" = Option<String>, Query, description = "Which batch was looked for", pattern = "^(largest_batch|throughput)$"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = RecommendationList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/RecommendationList"), description = "A page")))]
 pub(in crate::http) async fn list_recommendations(
     State(app): State<App>,
     client: Client,
@@ -102,7 +92,7 @@ pub(in crate::http) async fn list_recommendations(
     }
 }
 
-/// A [`RecommendationList`], written a part at a time: others are served meanwhile.
+/// A list of them, written a part at a time: others are served meanwhile.
 async fn render(page: RecommendationPage, db: &Db, reader: &str) -> Response {
     let items = page.items();
     let mut list = Vec::with_capacity(items.len() * DOCUMENT + 64);

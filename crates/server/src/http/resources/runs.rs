@@ -10,22 +10,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::uploads::on_thread;
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
 use crate::replay::ReplayReport;
 use crate::store::{JsonText, VirtualRun};
 use crate::virtual_gpu::Answer;
-
-/// A page of runs.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RunList {
-    /// Newest first.
-    items: Vec<VirtualRun>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
 
 /// A run with its answer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -43,11 +34,11 @@ pub(in crate::http) struct RunDocument {
 #[utoipa::path(get, path = "/v1/runs", tag = "runs",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = RunList, description = "A page")))]
+    responses((status = 200, body = ref("#/components/schemas/RunList"), description = "A page")))]
 pub(in crate::http) async fn list_runs(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<RunList>, Problem> {
+) -> Result<Json<Page<VirtualRun>>, Problem> {
     let limit = parameters.limit()?;
     let before = parameters.text("cursor");
     let db = app.jobs.db();
@@ -56,8 +47,7 @@ pub(in crate::http) async fn list_runs(
         found.ok_or_else(|| no_cursor(before))?;
     }
     let runs = db.virtual_runs(before.as_deref(), limit + 1).await?;
-    let (items, next) = page(runs, limit, |run| run.id.clone());
-    Ok(Json(RunList { items, next }))
+    Ok(Json(Page::of(runs, limit, |run| run.id.clone())))
 }
 
 /// Get a run.

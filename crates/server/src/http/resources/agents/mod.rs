@@ -8,11 +8,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::response::problem::Problem;
 use crate::http::server::keys::Client;
 use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
@@ -22,15 +22,6 @@ use body::JsonBody;
 
 /// Cards with which a page of agents ends, however many were asked for: so that it has some 500 KiB at most.
 const CARDS_OF_A_PAGE: usize = 500;
-
-/// A page of agents.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct AgentList {
-    /// By name.
-    items: Vec<AgentDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
 
 /// What an agent is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -46,11 +37,11 @@ pub(in crate::http) struct AgentChange {
 #[utoipa::path(get, path = "/v1/agents", tag = "agents",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default. A page ends with its 500th card", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses((status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day")))]
+    responses((status = 200, body = ref("#/components/schemas/AgentList"), description = "A page of all agents, also of those that were not heard of for up to a day")))]
 pub(in crate::http) async fn list_agents(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<AgentList>, Problem> {
+) -> Result<Json<Page<AgentDocument>>, Problem> {
     let limit = parameters.limit()?;
     let after = parameters.text("cursor");
     if let Some(cursor) = after.as_deref().filter(|name| !is_host_name(name)) {
@@ -68,8 +59,7 @@ pub(in crate::http) async fn list_agents(
         !is_full
     });
     let limit = limit.min(i64::try_from(whole.count()).unwrap_or(limit));
-    let (items, next) = page(agents, limit, |agent| agent.name.clone());
-    Ok(Json(AgentList { items, next }))
+    Ok(Json(Page::of(agents, limit, |agent| agent.name.clone())))
 }
 
 /// Register an agent, or say that it is there still.
