@@ -107,6 +107,14 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
     const NOW: i64 = 1_795_212_000_000;
 
+    /// What happens, what the last server noted, what the clock says, and what expires.
+    type Row = (
+        &'static str,
+        Option<i64>,
+        &'static [(u64, i64)],
+        &'static [Option<i64>],
+    );
+
     /// What expires, in days before [`NOW`], as the clock says these days beside it, so many minutes after each other.
     fn expires(last: Option<i64>, said: &[(u64, i64)]) -> Vec<Option<i64>> {
         let day = milliseconds(DAY);
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn nothing_expires_while_the_clock_is_not_believed() {
         #[rustfmt::skip] // A row a line.
-        let cases: [(&str, Option<i64>, &[(u64, i64)], &[Option<i64>]); 6] = [
+        let cases: [Row; 6] = [
             ("it goes as it should", None, &[(0, 0), (10, 0), (600, 0)], &[Some(-1); 3]),
             ("as the last server noted", Some(0), &[(0, 0)], &[Some(-1)]),
             ("it goes ahead for a while", None, &[(0, 0), (10, 3650), (10, 3650), (10, 0), (60, 0)], &[Some(-1), None, None, None, Some(-1)]),
