@@ -282,108 +282,24 @@ impl Db {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{ApiKey, Scope};
-
-    fn agent(name: &str, instance: &str, now: i64) -> StoredAgent {
-        StoredAgent {
-            id: format!("{name}-{instance}"),
-            name: name.to_owned(),
-            instance: instance.to_owned(),
-            owner: String::new(),
-            version: "1".to_owned(),
-            rules: "1".to_owned(),
-            duty: Assignment::Ready,
-            cards: JsonText::from("[]"),
-            registered_at: Time(now),
-            seen_at: Time(now),
-        }
-    }
-
-    async fn register(db: &Db, new: &StoredAgent, lost: i64) -> Option<StoredAgent> {
-        match db.register_agent(new, Time(lost)).await.unwrap() {
-            Registered::As(agent) => Some(*agent),
-            Registered::NameTaken(_) => None,
-            Registered::TooMany => panic!("too many"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_process_keeps_its_id_and_another_waits_until_it_is_lost() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
-        let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
-        let again = register(&db, &agent("node", "a", 20), 0).await.unwrap();
-        assert_eq!(
-            (&again.id, again.registered_at, again.seen_at),
-            (&first.id, Time(10), Time(20))
-        );
-
-        assert_eq!(register(&db, &agent("node", "b", 30), 20).await, None);
-        let other = register(&db, &agent("node", "b", 60), 21).await.unwrap();
-        assert_eq!(
-            (other.id.as_str(), other.registered_at),
-            ("node-b", Time(60))
-        );
-        assert_eq!(db.agent(&first.id).await.unwrap(), None);
-    }
-
-    #[tokio::test]
-    async fn the_name_of_a_lost_agent_is_its_keys_until_that_is_revoked() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
-        let issued = ApiKey::issue("k".to_owned(), "ci", Scope::Agent, &[7; 32], Time(1));
-        assert!(db.add_key(&issued.unwrap().0).await.unwrap());
-        let of = |owner: &str, instance, now| StoredAgent {
-            owner: owner.to_owned(),
-            ..agent("node", instance, now)
-        };
-        assert!(register(&db, &of("k", "a", 10), 0).await.is_some());
-
-        assert_eq!(register(&db, &of("other", "b", 60), 50).await, None);
-        assert!(register(&db, &of("k", "c", 60), 50).await.is_some());
-        assert!(db.revoke_key("ci", Time(70)).await.unwrap());
-        assert!(register(&db, &of("other", "b", 90), 80).await.is_some());
-    }
+    use crate::scenarios::new_agent;
 
     #[tokio::test]
     async fn a_key_has_a_tenth_of_the_names() {
         let db = Db::open("sqlite::memory:").await.unwrap();
-        let of = |owner: &str, number: i64| StoredAgent {
-            owner: owner.to_owned(),
-            ..agent(&format!("{owner}{number}"), "a", 10)
+        let register = async |owner: &str, number: i64| {
+            let new = StoredAgent {
+                owner: owner.to_owned(),
+                ..new_agent(&format!("{owner}{number}"), "a")
+            };
+            db.register_agent(&new, Time(0)).await.unwrap()
         };
         for number in 0..MOST_AGENTS / 10 {
-            assert!(register(&db, &of("k", number), 0).await.is_some());
+            assert!(matches!(register("k", number).await, Registered::As(_)));
         }
-        let more = db.register_agent(&of("k", MOST_AGENTS), Time(0)).await;
-        assert_eq!(more.unwrap(), Registered::TooMany);
-        assert!(register(&db, &of("k", 1), 0).await.is_some());
-        assert!(register(&db, &of("other", 1), 0).await.is_some());
-    }
-
-    #[tokio::test]
-    async fn what_an_operator_said_holds_and_the_next_process_stays_cordoned() {
-        let db = Db::open("sqlite::memory:").await.unwrap();
-        let first = register(&db, &agent("node", "a", 10), 0).await.unwrap();
-        for duty in Assignment::ALL {
-            assert!(db.set_duty(&first.id, duty).await.unwrap());
-            let now = register(&db, &agent("node", "a", 20), 0).await.unwrap();
-            assert_eq!(now.duty, duty);
+        assert_eq!(register("k", MOST_AGENTS).await, Registered::TooMany);
+        for owner in ["k", "other"] {
+            assert!(matches!(register(owner, 1).await, Registered::As(_)));
         }
-
-        let next = register(&db, &agent("node", "b", 90), 80).await.unwrap();
-        assert_eq!(next.duty, Assignment::Cordoned);
-        assert!(db.remove_agent(&next.id, false, Time(90)).await.unwrap());
-        let again = register(&db, &agent("node", "b", 90), 80).await.unwrap();
-        assert_eq!(again.duty, Assignment::Cordoned);
-        // Nor does one become ready that says itself that it ends.
-        let ending = StoredAgent {
-            duty: Assignment::Draining,
-            ..agent("node", "b", 91)
-        };
-        let ending = register(&db, &ending, 80).await.unwrap();
-        assert_eq!(ending.duty, Assignment::Cordoned);
-        assert!(db.remove_agent(&next.id, true, Time(91)).await.unwrap());
-        let anew = register(&db, &agent("node", "b", 92), 80).await.unwrap();
-        assert_eq!(anew.duty, Assignment::Ready);
-        assert!(!db.set_duty("nobody", Assignment::Ready).await.unwrap());
     }
 }

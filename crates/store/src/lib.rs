@@ -17,6 +17,8 @@ mod outcome;
 mod probe;
 mod recommendation;
 mod request;
+#[cfg(test)]
+mod scenarios;
 mod search;
 mod text;
 mod time;
@@ -224,20 +226,19 @@ impl Db {
             writing.clone()
         };
         SQLITE.run(&writing).await.map_err(migrating)?;
-        let place = if is_file {
-            let place =
-                FileIdentity::of(&file).map_err(|source| failed(sqlx::Error::Io(source)))?;
-            Some(Arc::new(place))
-        } else {
-            None
-        };
-        Ok(Db {
-            pool: Pool::Sqlite(reading, writing),
-            place,
+        let place = is_file.then(|| FileIdentity::of(&file)).transpose();
+        let place = place.map_err(|source| failed(sqlx::Error::Io(source)))?;
+        Ok(Db::of(Pool::Sqlite(reading, writing), place))
+    }
+
+    fn of(pool: Pool, place: Option<FileIdentity>) -> Db {
+        Db {
+            pool,
+            place: place.map(Arc::new),
             shelf: ResultIndex::default(),
             lessons: Lessons::default(),
             ahead: time::Ahead::default(),
-        })
+        }
     }
 
     async fn open_server(database: &str, most_connections: u32) -> Result<Db, StoreError> {
@@ -253,13 +254,7 @@ impl Db {
                 database: shown(database),
                 source,
             })?;
-        let db = Db {
-            pool: Pool::Postgres(pool),
-            place: None,
-            shelf: ResultIndex::default(),
-            lessons: Lessons::default(),
-            ahead: time::Ahead::default(),
-        };
+        let db = Db::of(Pool::Postgres(pool), None);
         db.look_at_clock().await?;
         Ok(db)
     }
@@ -299,13 +294,9 @@ async fn refuse_later(pool: &sqlx::SqlitePool) -> Result<(), MigrateError> {
         .await
         // No table yet, or damage that the migration names.
         .unwrap_or_default();
-    match applied
-        .into_iter()
-        .find(|version| !SQLITE.version_exists(*version))
-    {
-        Some(later) => Err(MigrateError::VersionMissing(later)),
-        None => Ok(()),
-    }
+    let mut applied = applied.into_iter();
+    let later = applied.find(|version| !SQLITE.version_exists(*version));
+    later.map_or(Ok(()), |later| Err(MigrateError::VersionMissing(later)))
 }
 
 /// Which file `database` names: a path, or a `sqlite:` URL. One that another user may have put there is refused.

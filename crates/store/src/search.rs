@@ -302,6 +302,3 @@ fn observation(
         recorded,
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use batchfit::alloc::{
-    Address, CachingAllocator, Event, Full, Reserved, SegmentSource, Settings, SimulatedMemory,
-    expandable_size, limit_of_fraction,
+    Address, CachingAllocator, Event, Full, Reserved, SegmentAction, SegmentSource, Settings,
+    SimulatedMemory, expandable_size, limit_of_fraction,
 };
 use batchfit::units::Bytes;
 use flate2::read::GzDecoder;
@@ -41,7 +41,7 @@ struct RecordedSegments {
 impl SegmentSource for RecordedSegments {
     fn take(&mut self, asked: Bytes) -> Result<Address, Full> {
         match self.taken.front() {
-            Some(&Event::SegmentAlloc { address, size }) if size == asked => {
+            Some(&Event::Segment(SegmentAction::Alloc, address, size)) if size == asked => {
                 self.taken.pop_front();
                 Ok(address)
             }
@@ -55,16 +55,13 @@ impl SegmentSource for RecordedSegments {
     fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
         let size = expandable_size(self.total, unit).unwrap();
         match self.taken.front() {
-            Some(&Event::SegmentMap { address, .. }) => Ok(Reserved { address, size }),
+            Some(&Event::Segment(SegmentAction::Map, address, _)) => Ok(Reserved { address, size }),
             _ => Err(Full { asked: size }),
         }
     }
 
     fn map(&mut self, at: Address, asked: Bytes) -> Result<(), Full> {
-        let mapping = Event::SegmentMap {
-            address: at,
-            size: asked,
-        };
+        let mapping = Event::Segment(SegmentAction::Map, at, asked);
         if self.taken.front() != Some(&mapping) {
             return Err(Full { asked });
         }
@@ -108,10 +105,10 @@ fn event(line: &str) -> Event {
     let address = Address(u64::from_str_radix(address, 16).unwrap());
     let size = Bytes(size.parse().unwrap());
     match action {
-        "segment_alloc" => Event::SegmentAlloc { address, size },
-        "segment_map" => Event::SegmentMap { address, size },
-        "segment_unmap" => Event::SegmentUnmap { address, size },
-        "segment_free" => Event::SegmentFree { address, size },
+        "segment_alloc" => Event::Segment(SegmentAction::Alloc, address, size),
+        "segment_map" => Event::Segment(SegmentAction::Map, address, size),
+        "segment_unmap" => Event::Segment(SegmentAction::Unmap, address, size),
+        "segment_free" => Event::Segment(SegmentAction::Free, address, size),
         "alloc" => Event::Alloc {
             address,
             requested: size,
@@ -130,8 +127,12 @@ fn event(line: &str) -> Event {
 }
 
 fn recorded_segments(header: &Header, recorded: &[Event]) -> RecordedSegments {
-    let is_taken =
-        |event: &&Event| matches!(event, Event::SegmentAlloc { .. } | Event::SegmentMap { .. });
+    let is_taken = |event: &&Event| {
+        matches!(
+            event,
+            Event::Segment(SegmentAction::Alloc | SegmentAction::Map, ..)
+        )
+    };
     RecordedSegments {
         taken: recorded.iter().filter(is_taken).copied().collect(),
         total: Bytes(header.total),
@@ -167,11 +168,7 @@ fn replay<S: SegmentSource>(
                 let refused = allocator.malloc(rounded);
                 assert!(refused.is_err(), "{rounded} was refused and is not");
             }
-            Event::SegmentAlloc { .. }
-            | Event::SegmentFree { .. }
-            | Event::SegmentMap { .. }
-            | Event::SegmentUnmap { .. }
-            | Event::FreeCompleted { .. } => {}
+            Event::Segment(..) | Event::FreeCompleted { .. } => {}
         }
     }
     allocator

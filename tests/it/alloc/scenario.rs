@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use batchfit::alloc::{
-    Address, BlockId, BlockState, CachingAllocator, Event, PoolKind, Settings, SimulatedMemory,
-    Stream,
+    Address, BlockId, BlockState, CachingAllocator, Event, PoolKind, SegmentAction, Settings,
+    SimulatedMemory, Stream,
 };
 use batchfit::units::Bytes;
 
@@ -83,17 +83,21 @@ impl Stage {
         }
         for event in &self.allocator.observer()[self.told..] {
             match *event {
-                Event::SegmentAlloc { address, size } => {
+                Event::Segment(SegmentAction::Alloc, address, size) => {
                     let number = self.segments.len();
                     self.segments.push(address);
                     writeln!(out, "    takes segment {number} of {size}").unwrap();
                 }
-                Event::SegmentFree { address, size } => {
+                Event::Segment(SegmentAction::Free, address, size) => {
                     let number = number_of(&self.segments, address);
                     writeln!(out, "    gives back segment {number} of {size}").unwrap();
                 }
-                Event::SegmentMap { size, .. } => writeln!(out, "    maps {size}").unwrap(),
-                Event::SegmentUnmap { size, .. } => writeln!(out, "    unmaps {size}").unwrap(),
+                Event::Segment(SegmentAction::Map, _, size) => {
+                    writeln!(out, "    maps {size}").unwrap();
+                }
+                Event::Segment(SegmentAction::Unmap, _, size) => {
+                    writeln!(out, "    unmaps {size}").unwrap();
+                }
                 Event::OutOfMemory { rounded } => {
                     writeln!(out, "    out of memory for {rounded}").unwrap();
                 }

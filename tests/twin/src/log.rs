@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::die;
-use batchfit_card::alloc::{Event, Observer};
+use batchfit_card::alloc::{Event, Observer, SegmentAction};
 
 /// The stream that the request is for whose events come now.
 #[derive(Debug, Clone, Default)]
@@ -64,13 +64,13 @@ impl Observer for Log {
             }
             Event::FreeRequested { address, .. } => self.blocks.get(&address.0).copied(),
             Event::FreeCompleted { address, .. } => self.blocks.remove(&address.0),
-            Event::SegmentAlloc { address, .. } => {
+            Event::Segment(SegmentAction::Alloc, address, _) => {
                 self.segments.insert(address.0, served);
                 Some(served)
             }
-            Event::SegmentFree { address, .. } => self.segments.remove(&address.0),
+            Event::Segment(SegmentAction::Free, address, _) => self.segments.remove(&address.0),
             Event::OutOfMemory { .. } => Some(served),
-            Event::SegmentMap { .. } | Event::SegmentUnmap { .. } => None,
+            Event::Segment(SegmentAction::Map | SegmentAction::Unmap, ..) => None,
         };
         let Some(stream) = stream else {
             die(&format!(

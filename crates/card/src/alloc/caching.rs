@@ -5,7 +5,7 @@ use super::expandable::Reservations;
 use super::free_set::FreeBlock;
 use super::history::snapshot::Snapshot;
 use super::history::stats::Stats;
-use super::history::trace::{Event, Observer};
+use super::history::trace::{Event, Observer, SegmentAction};
 use super::memory::segment::{Address, SegmentSource};
 use super::pool::{PoolKey, PoolKind, Pools};
 use super::settings::config::Settings;
@@ -331,7 +331,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
             stats.segment.increase(1);
             stats.reserved_bytes.increase(size.0);
         });
-        self.observer.record(Event::SegmentAlloc { address, size });
+        self.observer
+            .record(Event::Segment(SegmentAction::Alloc, address, size));
         let segment = Block::whole(address, size, home, State::Free);
         Ok(self.blocks.add(segment))
     }

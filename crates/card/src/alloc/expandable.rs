@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::block::{Block, BlockId, State};
 use super::caching::{CachingAllocator, Refusal};
-use super::history::trace::{Event, Observer};
+use super::history::trace::{Event, Observer, SegmentAction};
 use super::memory::segment::{Reserved, SegmentSource};
 use super::pool::PoolKey;
 use crate::units::Bytes;
@@ -139,7 +139,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.stats.update(unmapped.home.pool, |stats| {
             stats.reserved_bytes.increase(size.0);
         });
-        self.observer.record(Event::SegmentMap { address, size });
+        self.observer
+            .record(Event::Segment(SegmentAction::Map, address, size));
         Ok(mapped)
     }
 
@@ -180,7 +181,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
         self.stats.update(block.home.pool, |stats| {
             stats.reserved_bytes.decrease(size.0);
         });
-        self.observer.record(Event::SegmentUnmap { address, size });
+        self.observer
+            .record(Event::Segment(SegmentAction::Unmap, address, size));
         if !whole.is_split() {
             self.drop_reservation(unmapped);
         }

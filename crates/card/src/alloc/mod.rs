@@ -30,7 +30,7 @@ pub use block::BlockId;
 pub use caching::{CachingAllocator, OutOfMemory, Refusal};
 pub use history::snapshot::{BlockState, BlockView, SegmentView, Snapshot};
 pub use history::stats::{PoolStats, Stat, Stats};
-pub use history::trace::{Event, Observer};
+pub use history::trace::{Event, Observer, SegmentAction};
 pub use limit::MemoryLimit;
 pub use memory::segment::{Address, Full, Reserved, SegmentSource, expandable_size};
 pub use memory::simulated::SimulatedMemory;

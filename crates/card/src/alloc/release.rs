@@ -3,7 +3,7 @@
 use super::block::State;
 use super::caching::CachingAllocator;
 use super::free_set::FreeBlock;
-use super::history::trace::{Event, Observer};
+use super::history::trace::{Event, Observer, SegmentAction};
 use super::memory::segment::SegmentSource;
 use super::pool::{PoolKey, PoolKind};
 use crate::units::Bytes;
@@ -111,7 +111,8 @@ impl<S: SegmentSource, O: Observer> CachingAllocator<S, O> {
     fn release(&mut self, free: FreeBlock) {
         let FreeBlock { size, address, id } = free;
         let pool = self.blocks[id].home.pool;
-        self.observer.record(Event::SegmentFree { address, size });
+        self.observer
+            .record(Event::Segment(SegmentAction::Free, address, size));
         self.remove_free(id);
         self.blocks.remove(id);
         self.source.give_back(address, size);

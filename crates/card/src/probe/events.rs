@@ -11,27 +11,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::peak::{Phase, owner};
-use crate::alloc::{Address, BlockState, Event, Snapshot};
+use crate::alloc::{Address, BlockState, Event, SegmentAction, Snapshot};
 use crate::program::{Category, Program, TensorId};
 use crate::units::Bytes;
 
 /// Events that are kept at most: three steps of a model that allocates forty thousand times in each. In columns they take some
 /// 10 MiB, as JSON as much, and compressed 2 MiB.
 pub const MOST_EVENTS: u32 = 1 << 18;
-
-/// What the allocator asked of the driver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SegmentAction {
-    /// It took a segment.
-    Alloc,
-    /// It gave a segment back.
-    Free,
-    /// It mapped memory into an expandable segment.
-    Map,
-    /// It unmapped memory of an expandable segment.
-    Unmap,
-}
 
 /// Every allocation and free, in columns: the first entries of all columns of an object belong together.
 ///
@@ -298,16 +284,7 @@ impl EventLog {
             self.told.omitted += 1;
         }
         match event {
-            Event::SegmentAlloc { address, size } => {
-                self.segment(SegmentAction::Alloc, address, size);
-            }
-            Event::SegmentFree { address, size } => {
-                self.segment(SegmentAction::Free, address, size);
-            }
-            Event::SegmentMap { address, size } => self.segment(SegmentAction::Map, address, size),
-            Event::SegmentUnmap { address, size } => {
-                self.segment(SegmentAction::Unmap, address, size);
-            }
+            Event::Segment(action, address, size) => self.segment(action, address, size),
             Event::Alloc { address, requested } => {
                 self.allocate(address, (size, requested), owner);
                 if self.allocated > self.highest {

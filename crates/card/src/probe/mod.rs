@@ -16,11 +16,12 @@ mod simulated;
 mod soak;
 mod timeline;
 
+pub use crate::alloc::SegmentAction;
 pub use batchfit_step::LARGEST_BATCH;
 pub use events::EventLog;
 pub use events::{
     BandColumns, BlockColumns, EventOwner, MOST_EVENTS, MemoryEvents, PendingColumns,
-    RefusalColumns, RepeatColumns, SegmentAction, SegmentColumns,
+    RefusalColumns, RepeatColumns, SegmentColumns,
 };
 pub use outline::Outline;
 pub use peak::{ModuleBytes, Peak, Phase, Shortage};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::layout::Layout;
 use super::reading::recording::{Entry, Recording};
 use crate::alloc::{
-    Address, Event, Full, PoolKind, Reserved, SMALL_SEGMENT, SegmentSource, Settings, Stream,
-    expandable_size,
+    Address, Event, Full, PoolKind, Reserved, SMALL_SEGMENT, SegmentAction, SegmentSource,
+    Settings, Stream, expandable_size,
 };
 use crate::units::Bytes;
 
@@ -79,10 +79,7 @@ impl<'r> RecordedDriver<'r> {
         while self.next < self.end {
             let event = self.entries[self.next].event;
             match event {
-                Event::SegmentAlloc { .. }
-                | Event::SegmentFree { .. }
-                | Event::SegmentMap { .. }
-                | Event::SegmentUnmap { .. } => return Some(event),
+                Event::Segment(..) => return Some(event),
                 Event::Alloc { .. }
                 | Event::FreeRequested { .. }
                 | Event::FreeCompleted { .. }
@@ -111,7 +108,7 @@ impl<'r> RecordedDriver<'r> {
 impl SegmentSource for RecordedDriver<'_> {
     fn take(&mut self, asked: Bytes) -> Result<Address, Full> {
         match self.upcoming() {
-            Some(Event::SegmentAlloc { address, size }) if size == asked => {
+            Some(Event::Segment(SegmentAction::Alloc, address, size)) if size == asked => {
                 self.next += 1;
                 self.reserved += size.0;
                 Ok(address)
@@ -122,11 +119,11 @@ impl SegmentSource for RecordedDriver<'_> {
 
     fn give_back(&mut self, address: Address, size: Bytes) {
         self.reserved -= size.0;
-        self.expect(Event::SegmentFree { address, size });
+        self.expect(Event::Segment(SegmentAction::Free, address, size));
     }
 
     fn reserve(&mut self, unit: Bytes) -> Result<Reserved, Full> {
-        let Some(Event::SegmentMap { address, .. }) = self.upcoming() else {
+        let Some(Event::Segment(SegmentAction::Map, address, _)) = self.upcoming() else {
             return Err(self.refuse(unit));
         };
         let reserved = self.spaces.from(address, unit);
@@ -142,7 +139,7 @@ impl SegmentSource for RecordedDriver<'_> {
     }
 
     fn map(&mut self, address: Address, size: Bytes) -> Result<(), Full> {
-        if self.upcoming() == Some(Event::SegmentMap { address, size }) {
+        if self.upcoming() == Some(Event::Segment(SegmentAction::Map, address, size)) {
             self.next += 1;
             self.reserved += size.0;
             return Ok(());
@@ -152,7 +149,7 @@ impl SegmentSource for RecordedDriver<'_> {
 
     fn unmap(&mut self, address: Address, size: Bytes) {
         self.reserved -= size.0;
-        self.expect(Event::SegmentUnmap { address, size });
+        self.expect(Event::Segment(SegmentAction::Unmap, address, size));
     }
 
     fn release(&mut self, reserved: Reserved) {
@@ -197,8 +194,8 @@ impl SpacesInUse {
     fn change(&mut self, key: Key, changes: &mut Vec<Event>) {
         for change in changes.drain(..) {
             match change {
-                Event::SegmentMap { address, size } => self.map(key, address, size),
-                Event::SegmentUnmap { address, size } => {
+                Event::Segment(SegmentAction::Map, address, size) => self.map(key, address, size),
+                Event::Segment(SegmentAction::Unmap, address, size) => {
                     let spaces = self.spaces.values_mut();
                     let below = spaces.filter(|space| space.mapped > 0 && space.base <= address);
                     if let Some(space) = below.max_by_key(|space| space.base) {
@@ -250,16 +247,13 @@ impl Spaces {
         let mut changes = Vec::new();
         for entry in &recording.entries {
             match entry.event {
-                Event::SegmentMap { .. } | Event::SegmentUnmap { .. } => changes.push(entry.event),
+                Event::Segment(..) => changes.push(entry.event),
                 // What is mapped serves the request that follows.
                 Event::Alloc { requested, .. } | Event::OutOfMemory { rounded: requested } => {
                     let pool = PoolKind::serving(settings.round_size(requested));
                     in_use.change((entry.stream, pool), &mut changes);
                 }
-                Event::FreeRequested { .. }
-                | Event::FreeCompleted { .. }
-                | Event::SegmentAlloc { .. }
-                | Event::SegmentFree { .. } => {}
+                Event::FreeRequested { .. } | Event::FreeCompleted { .. } => {}
             }
         }
         let SpacesInUse {

@@ -5,7 +5,7 @@ use super::history::MemoryHistory;
 use super::plan::{Before, Request, RequestKind, initial, requests};
 use super::reading::recording::{Entry, Recording};
 use super::replayer::Replayer;
-use crate::alloc::{CachingAllocator, Event, Settings, Snapshot, Stats};
+use crate::alloc::{CachingAllocator, Event, SegmentAction, Settings, Snapshot, Stats};
 use crate::units::Bytes;
 
 /// Where a replay leaves its recording.
@@ -160,7 +160,7 @@ fn is_ambiguous(recording: &Recording, request: &Request) -> bool {
     let released = |entry: &Entry| {
         matches!(
             entry.event,
-            Event::SegmentFree { .. } | Event::SegmentUnmap { .. }
+            Event::Segment(SegmentAction::Free | SegmentAction::Unmap, ..)
         )
     };
     !request.completed.is_empty()

@@ -198,10 +198,7 @@ impl Requests {
                     self.changed = true;
                 }
             }
-            Event::SegmentAlloc { .. }
-            | Event::SegmentFree { .. }
-            | Event::SegmentMap { .. }
-            | Event::SegmentUnmap { .. } => self.changed = true,
+            Event::Segment(..) => self.changed = true,
         }
     }
 

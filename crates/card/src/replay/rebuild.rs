@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use super::layout::{Layout, Segment, Used};
 use super::reading::error::RecordingError;
 use super::reading::recording::{Entry, Format};
-use crate::alloc::{Address, Event, PoolKind, SMALL_SEGMENT, Settings, Stream};
+use crate::alloc::{Address, Event, PoolKind, SMALL_SEGMENT, SegmentAction, Settings, Stream};
 use crate::units::Bytes;
 
 /// The large pool keeps no remainder up to this size.
@@ -127,7 +127,8 @@ impl<'s> State<'s> {
                 )),
             },
             Event::FreeCompleted { address, requested } => self.occupy(address, requested),
-            Event::SegmentAlloc { address, size } => match self.runs.remove(&address) {
+            Event::Segment(SegmentAction::Alloc, address, size) => match self.runs.remove(&address)
+            {
                 Some(run) if run.size == size && !run.is_expandable => {
                     self.expect_unused(address, size)
                 }
@@ -137,7 +138,7 @@ impl<'s> State<'s> {
                     size.0
                 )),
             },
-            Event::SegmentFree { address, size } => {
+            Event::Segment(SegmentAction::Free, address, size) => {
                 let pool = if size == SMALL_SEGMENT {
                     PoolKind::Small
                 } else {
@@ -151,8 +152,10 @@ impl<'s> State<'s> {
                 };
                 self.insert(address, run)
             }
-            Event::SegmentMap { address, size } => self.unmap(address, size),
-            Event::SegmentUnmap { address, size } => self.map(entry.stream, address, size),
+            Event::Segment(SegmentAction::Map, address, size) => self.unmap(address, size),
+            Event::Segment(SegmentAction::Unmap, address, size) => {
+                self.map(entry.stream, address, size)
+            }
             Event::OutOfMemory { .. } => Ok(()),
         }
     }

@@ -310,17 +310,3 @@ impl BlockReport {
         }
     }
 }
-
-/// What an event asked of the driver, if it did.
-pub(super) fn segment_event(event: &Event) -> Option<(SegmentAction, u64)> {
-    match *event {
-        Event::SegmentAlloc { size, .. } => Some((SegmentAction::Alloc, size.0)),
-        Event::SegmentFree { size, .. } => Some((SegmentAction::Free, size.0)),
-        Event::SegmentMap { size, .. } => Some((SegmentAction::Map, size.0)),
-        Event::SegmentUnmap { size, .. } => Some((SegmentAction::Unmap, size.0)),
-        Event::Alloc { .. }
-        | Event::FreeRequested { .. }
-        | Event::FreeCompleted { .. }
-        | Event::OutOfMemory { .. } => None,
-    }
-}

@@ -9,7 +9,7 @@ use super::plan::initial;
 use super::reading::recording::{RecordedLimit, Recording};
 use super::report::{
     AddressSource, ComparisonReport, FirstDifference, PeakReport, RecordingSummary, ReplayReport,
-    SegmentReport, segment_event,
+    SegmentReport,
 };
 use super::simulate::{Conditions, Requests};
 use crate::alloc::{BlockState, Event, MemoryLimit, Settings, Snapshot, Stats, limit_of_fraction};
@@ -346,7 +346,13 @@ fn report(
         retries: stats.num_alloc_retries,
         ooms: stats.num_ooms,
         granted_ooms: 0,
-        segment_events: events.iter().filter_map(segment_event).collect(),
+        segment_events: events
+            .iter()
+            .filter_map(|event| match *event {
+                Event::Segment(action, _, size) => Some((action, size.0)),
+                _ => None,
+            })
+            .collect(),
         memory_stats: stats.memory_stats(),
         timeline: history.thinned(POINTS),
         allocated_peak: history.most_allocated(),

@@ -51,6 +51,15 @@ impl Dims {
         merged
     }
 
+    /// These dimensions, and those within them: of the operands that both have.
+    pub(super) fn around(&self, within: &Dims) -> Dims {
+        let strides = self.strides.iter().zip(&within.strides);
+        Dims {
+            lengths: [&self.lengths[..], &within.lengths].concat(),
+            strides: strides.map(|(a, w)| [&a[..], w].concat()).collect(),
+        }
+    }
+
     /// How many elements are visited.
     pub(super) fn count(&self) -> u64 {
         self.lengths.iter().product()

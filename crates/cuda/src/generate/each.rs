@@ -30,16 +30,7 @@ pub(super) fn launches(
     coordinates(&mut writer, "thread", shape, without, is_short);
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
-    Ok(vec![GeneratedLaunch {
-        source,
-        entry: "kernel",
-        blocks: [count.div_ceil(u64::from(THREADS)), 1],
-        threads: [THREADS, 1],
-        work: count,
-        words,
-        changing,
-    }])
+    Ok(writer.launch(is_short, (count, THREADS), [THREADS, 1]))
 }
 
 /// The shape of the operand that is visited.

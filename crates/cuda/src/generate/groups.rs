@@ -4,10 +4,8 @@ use super::dims::is_short;
 use super::each::{coordinates, tensors, visited, visited_lengths};
 use super::map::mentions;
 use super::source::Writer;
-use super::{GeneratedLaunch, NoKernel, Operation, Resources};
+use super::{GeneratedLaunch, NoKernel, Operation, Resources, lanes, lanes_of_text};
 
-/// Warps of a block whose groups are warps.
-const WARPS: u32 = 8;
 /// Warps for each multiprocessor that parts are made for: enough to hide each other's waits, few enough that what all of
 /// them read stays cheap.
 const PARTS: u64 = 16;
@@ -35,13 +33,7 @@ pub(super) fn launches(
     } else {
         1
     };
-    let lanes = match length {
-        _ if has_parts => 32,
-        0..=1024 => 32,
-        1025..=8192 => 256,
-        8193.. => 1024,
-    };
-    let groups_in_block = if lanes == 32 { WARPS } else { 1 };
+    let (lanes, groups_in_block) = lanes(if has_parts { 1 } else { length });
     let groups = rows * parts;
     let is_short = groups < 1 << 31
         && shape.iter().product::<u64>() < 1 << 31
@@ -49,9 +41,7 @@ pub(super) fn launches(
 
     let mut writer = Writer::default();
     let (count, parts_word) = (writer.word(groups), writer.word(parts));
-    writer.line(format_args!(
-        "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
-    ));
+    writer.line(lanes_of_text(lanes));
     writer.declare_types(operation);
     writer.line(if lanes == 1024 {
         "KERNEL_OF(1024, kernel)\n{"
@@ -69,14 +59,9 @@ pub(super) fn launches(
     coordinates(&mut writer, "row", shape, without, is_short);
     tensors(&mut writer, operation);
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
-    Ok(vec![GeneratedLaunch {
-        source,
-        entry: "kernel",
-        blocks: [groups.div_ceil(u64::from(groups_in_block)), 1],
-        threads: [lanes, groups_in_block],
-        work: groups,
-        words,
-        changing,
-    }])
+    Ok(writer.launch(
+        is_short,
+        (groups, groups_in_block),
+        [lanes, groups_in_block],
+    ))
 }

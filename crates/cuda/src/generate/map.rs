@@ -72,16 +72,7 @@ pub(super) fn launches(
     writer.line("    }");
     write_stores(&mut writer, operation, &along[result..], width);
     writer.line("}\nENTRY(kernel)");
-    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
-    Ok(vec![GeneratedLaunch {
-        source,
-        entry: "kernel",
-        blocks: [groups.div_ceil(u64::from(THREADS)), 1],
-        threads: [THREADS, 1],
-        work: groups,
-        words,
-        changing,
-    }])
+    Ok(writer.launch(is_short, (groups, THREADS), [THREADS, 1]))
 }
 
 /// Where operands begin, and what is read.

@@ -51,6 +51,22 @@ pub(super) struct Resources {
     pub(super) batch: u64,
 }
 
+/// How many threads work together on so many elements, and how many such groups a block has.
+fn lanes(length: u64) -> (u32, u32) {
+    match length {
+        0..=1024 => (32, 8),
+        1025..=8192 => (256, 1),
+        8193.. => (1024, 1),
+    }
+}
+
+/// What a text says of them.
+fn lanes_of_text(lanes: u32) -> String {
+    format!(
+        "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
+    )
+}
+
 /// The operands of a call by their names.
 struct Named<'a> {
     name: &'static str,

@@ -68,15 +68,7 @@ pub(super) fn launches(
     if results == 0 {
         return Ok(Vec::new());
     }
-    let whole = Dims {
-        lengths: [&kept.lengths[..], &reduced.lengths].concat(),
-        strides: kept
-            .strides
-            .iter()
-            .zip(&reduced.strides)
-            .map(|(k, r)| [&k[..], r].concat())
-            .collect(),
-    };
+    let whole = kept.around(&reduced);
     // Threads of a warp read neighbours: along the reduced dimensions, or along the kept ones.
     let innermost = |dims: &Dims| dims.strides[0].last().copied().unwrap_or(0);
     let reduction = Reduction {

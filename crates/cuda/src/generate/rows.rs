@@ -2,10 +2,7 @@
 
 use super::dims::{Dims, is_short, strides_under};
 use super::source::{Writer, element};
-use super::{GeneratedLaunch, NoKernel, Operation};
-
-/// Threads of a block, where each row has a warp.
-const WARPS: u32 = 8;
+use super::{GeneratedLaunch, NoKernel, Operation, lanes, lanes_of_text};
 
 pub(super) fn launches(
     operation: &Operation<'_>,
@@ -31,29 +28,14 @@ pub(super) fn launches(
     if rows == 0 {
         return Ok(Vec::new());
     }
-    let whole = Dims {
-        lengths: [&across.lengths[..], &within.lengths].concat(),
-        strides: across
-            .strides
-            .iter()
-            .zip(&within.strides)
-            .map(|(a, w)| [&a[..], w].concat())
-            .collect(),
-    };
+    let whole = across.around(&within);
     let is_short = whole.is_short() && operation.operands().all(|named| is_short(named.operand));
-    let lanes = match length {
-        0..=1024 => 32,
-        1025..=8192 => 256,
-        8193.. => 1024,
-    };
-    let rows_in_block = if lanes == 32 { WARPS } else { 1 };
+    let (lanes, rows_in_block) = lanes(length);
     let names: Vec<&str> = of_rows().map(|named| named.name).collect();
 
     let mut writer = Writer::default();
     let (count, n) = (writer.word(rows), writer.word(length));
-    writer.line(format_args!(
-        "#ifdef ON_HOST\nstatic const int LANES = 1;\n#else\nstatic const int LANES = {lanes};\n#endif"
-    ));
+    writer.line(lanes_of_text(lanes));
     writer.declare_types(operation);
     writer.line(format_args!(
         "KERNEL_OF({}, kernel)\n{{",
@@ -88,14 +70,5 @@ pub(super) fn launches(
         ));
     }
     writer.line(format_args!("    {body}\n}}\nENTRY(kernel)"));
-    let (source, words, changing) = writer.finish(is_short, &["kernel"]);
-    Ok(vec![GeneratedLaunch {
-        source,
-        entry: "kernel",
-        blocks: [rows.div_ceil(u64::from(rows_in_block)), 1],
-        threads: [lanes, rows_in_block],
-        work: rows,
-        words,
-        changing,
-    }])
+    Ok(writer.launch(is_short, (rows, rows_in_block), [lanes, rows_in_block]))
 }

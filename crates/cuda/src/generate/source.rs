@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use super::dims::Dims;
-use super::{Named, Operation};
+use super::{GeneratedLaunch, Named, Operation};
 use crate::program::Number;
 use crate::shape::DType;
 
@@ -226,6 +226,25 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// The launch of the one kernel of this text: so many pieces of work, of which each block does some.
+    pub(super) fn launch(
+        self,
+        is_short: bool,
+        (work, of_block): (u64, u32),
+        threads: [u32; 2],
+    ) -> Vec<GeneratedLaunch> {
+        let (source, words, changing) = self.finish(is_short, &["kernel"]);
+        vec![GeneratedLaunch {
+            source,
+            entry: "kernel",
+            blocks: [work.div_ceil(u64::from(of_block)), 1],
+            threads,
+            work,
+            words,
+            changing,
+        }]
     }
 
     /// The whole text around what was written.

@@ -92,11 +92,7 @@ impl Sequence {
                         place: recording.place(index),
                     });
                 }
-                Event::FreeRequested { .. }
-                | Event::SegmentAlloc { .. }
-                | Event::SegmentFree { .. }
-                | Event::SegmentMap { .. }
-                | Event::SegmentUnmap { .. } => {}
+                Event::FreeRequested { .. } | Event::Segment(..) => {}
             }
         }
         reader.finish(Sequence {

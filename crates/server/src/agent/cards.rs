@@ -55,10 +55,8 @@ pub fn simulated_cards(cards: &[&Card]) -> Vec<AgentCard> {
             usable_bytes: Some(card.available().0),
             compute_capability: Some(format!("{major}.{minor}")),
             multiprocessors: u32::try_from(card.capability.multiprocessors).ok(),
-            driver: None,
-            cudnn: None,
-            mig: None,
             simulated: true,
+            ..AgentCard::default()
         }
     });
     cards.collect()

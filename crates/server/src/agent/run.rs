@@ -153,13 +153,11 @@ pub async fn run(
         draining: AtomicBool::new(false),
     });
     let deadline = shared.orders.once.map(|wait| Instant::now() + wait);
-    match shared.arrive(deadline).await? {
-        Arrival::Here => {}
-        Arrival::TooLate => {
+    if let Some(ended) = shared.arrive(deadline).await? {
+        if ended == Ended::NothingToDo {
             tracing::warn!("could not register in time; ends");
-            return Ok(Ended::NothingToDo);
         }
-        Arrival::ToEnd => return Ok(Ended::Drained),
+        return Ok(ended);
     }
     let ended = {
         let _beats = alongside(beat(Arc::clone(&shared)));
@@ -171,14 +169,6 @@ pub async fn run(
         tracing::info!("there was nothing to do; ends");
     }
     Ok(ended)
-}
-
-/// What came of the first registration.
-enum Arrival {
-    Here,
-    /// Of one that takes one job.
-    TooLate,
-    ToEnd,
 }
 
 impl Shared {
@@ -220,18 +210,18 @@ impl Shared {
         Ok(())
     }
 
-    /// Registers for the first time, again and again where the service does not answer.
-    async fn arrive(&self, deadline: Option<Instant>) -> Result<Arrival, AgentError> {
+    /// Registers for the first time, again and again where the service does not answer. Says how it ended before it did, if so.
+    async fn arrive(&self, deadline: Option<Instant>) -> Result<Option<Ended>, AgentError> {
         let mut backoff = Backoff::default();
         loop {
             let registered = tokio::select! {
                 registered = in_time(deadline, self.register()) => registered,
-                () = self.signals.told() => return Ok(Arrival::ToEnd),
+                () = self.signals.told() => return Ok(Some(Ended::Drained)),
             };
             let error = match registered {
-                Some(Ok(())) => return Ok(Arrival::Here),
+                Some(Ok(())) => return Ok(None),
                 Some(Err(error)) => error,
-                None => return Ok(Arrival::TooLate),
+                None => return Ok(Some(Ended::NothingToDo)),
             };
             if !error.may_pass() && !error.is("agent-name-taken") {
                 return Err(AgentError::Refused {
@@ -242,11 +232,11 @@ impl Shared {
             let pause = backoff.pause();
             tracing::warn!("{error}; trying again in {:.1} s", pause.as_secs_f64());
             if deadline.is_some_and(|deadline| Instant::now() + pause >= deadline) {
-                return Ok(Arrival::TooLate);
+                return Ok(Some(Ended::NothingToDo));
             }
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.signals.told() => return Ok(Arrival::ToEnd),
+                () = self.signals.told() => return Ok(Some(Ended::Drained)),
             }
         }
     }

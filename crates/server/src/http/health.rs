@@ -33,9 +33,7 @@ pub(super) async fn get_health() -> Json<Health> {
 
 /// Ask whether requests can be taken.
 #[utoipa::path(get, path = "/readyz", tag = "service",
-    responses((status = 200, body = Health, description = "They can"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer, or the service is about to end",
-            headers(("Retry-After" = u64)))))]
+    responses((status = 200, body = Health, description = "They can")))]
 pub(super) async fn get_readiness(State(app): State<App>) -> Result<Json<Health>, Problem> {
     let why = match app.jobs.is_ready().await {
         Ok(()) => return Ok(Json(OK)),

@@ -174,9 +174,7 @@ impl Drop for InFlight {
 ///
 /// In the text format that Prometheus reads. `deploy/grafana.json` shows it.
 #[utoipa::path(get, path = "/metrics", tag = "service",
-    responses(
-        (status = 200, body = String, content_type = "application/openmetrics-text", description = "Counters, gauges and histograms"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The database does not answer")))]
+    responses((status = 200, body = String, content_type = "application/openmetrics-text", description = "Counters, gauges and histograms")))]
 pub(super) async fn get_metrics(State(app): State<App>) -> Result<Response, Problem> {
     let metrics = &app.metrics;
     let counted = app.jobs.db().counted().await?;

@@ -10,6 +10,10 @@ use axum::response::IntoResponse;
 use serde_json::Value;
 use utoipa::OpenApi;
 
+use crate::http::Problem;
+use crate::jobs::{AccuracyDocument, CardDocument, DeviceSummary, MachineDocument, PresetDocument};
+use crate::store::FitSummary;
+
 /// What the handlers cannot say: the purpose, and the order of things.
 #[derive(OpenApi)]
 #[openapi(
@@ -20,6 +24,9 @@ use utoipa::OpenApi;
         HTTP gets a plain 400, too long headers 431, a too long address 414. Answers to GET have an `ETag`; an unchanged answer is a 304 to \
         `If-None-Match` with it.",
         contact(name = "The maintainers of batchfit")),
+    components(schemas(
+        AccuracyDocument, CardDocument, DeviceSummary, FitSummary, MachineDocument, PresetDocument, Problem
+    )),
     servers((url = "http://127.0.0.1:8080", description = "Where `batchfit serve` listens unless told otherwise")),
     tags(
         (name = "fits", description = "What is the largest batch?"),

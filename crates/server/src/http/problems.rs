@@ -5,6 +5,7 @@ use axum::extract::Path;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::http::request::parameters::Page;
 use crate::http::response::problem::{Code, Problem};
 
 /// A kind of problem.
@@ -36,30 +37,19 @@ impl From<Code> for ProblemKind {
     }
 }
 
-/// All kinds of problem.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct ProblemKindList {
-    /// Those of the caller first.
-    items: Vec<ProblemKind>,
-    /// Always null: there is one page.
-    next: Option<String>,
-}
-
 /// List the kinds of problem.
 #[utoipa::path(get, path = "/problems", tag = "service",
-    responses((status = 200, body = ProblemKindList, description = "All kinds")))]
-pub(super) async fn list_problems() -> Json<ProblemKindList> {
-    Json(ProblemKindList {
-        items: Code::ALL.iter().copied().map(ProblemKind::from).collect(),
-        next: None,
-    })
+    responses((status = 200, body = ref("#/components/schemas/ProblemKindList"), description = "All kinds")))]
+pub(super) async fn list_problems() -> Json<Page<ProblemKind>> {
+    Json(Page::whole(
+        Code::ALL.iter().copied().map(ProblemKind::from).collect(),
+    ))
 }
 
 /// Get what a problem's `type` means.
 #[utoipa::path(get, path = "/problems/{code}", tag = "service",
     params(("code" = String, Path, description = "The last part of the `type`", example = "queue-full")),
-    responses((status = 200, body = ProblemKind, description = "The kind of problem"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such kind")))]
+    responses((status = 200, body = ProblemKind, description = "The kind of problem")))]
 pub(super) async fn get_problem(Path(slug): Path<String>) -> Result<Json<ProblemKind>, Problem> {
     let found = Code::ALL.iter().copied().find(|code| code.slug() == slug);
     let found = Problem::unless(found, "kind of problem", &slug)?;

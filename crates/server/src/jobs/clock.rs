@@ -107,6 +107,14 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
     const NOW: i64 = 1_795_212_000_000;
 
+    /// What happens, what the last server noted, what the clock says, and what expires.
+    type Row = (
+        &'static str,
+        Option<i64>,
+        &'static [(u64, i64)],
+        &'static [Option<i64>],
+    );
+
     /// What expires, in days before [`NOW`], as the clock says these days beside it, so many minutes after each other.
     fn expires(last: Option<i64>, said: &[(u64, i64)]) -> Vec<Option<i64>> {
         let day = milliseconds(DAY);
@@ -127,30 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_as_it_should_is_believed() {
-        assert_eq!(expires(None, &[(0, 0), (10, 0), (600, 0)]), [Some(-1); 3]);
-        assert_eq!(expires(Some(0), &[(0, 0)]), [Some(-1)]);
-    }
-
-    #[test]
-    fn nothing_expires_when_the_clock_goes_ahead_for_a_while() {
-        assert_eq!(
-            expires(None, &[(0, 0), (10, 3650), (10, 3650), (10, 0), (60, 0)]),
-            [Some(-1), None, None, None, Some(-1)]
-        );
-    }
-
-    #[test]
-    fn a_clock_that_stays_ahead_is_believed_after_an_hour() {
-        assert_eq!(
-            expires(None, &[(0, 0), (10, 2), (59, 2), (1, 2)]),
-            [Some(-1), None, None, Some(1)]
-        );
-    }
-
-    #[test]
-    fn a_clock_that_is_ahead_of_what_the_last_server_noted_is_not_believed_at_once() {
-        assert_eq!(expires(Some(0), &[(0, 1), (60, 1)]), [None, Some(0)]);
+    fn nothing_expires_while_the_clock_is_not_believed() {
+        #[rustfmt::skip] // A row a line.
+        let cases: [Row; 6] = [
+            ("it goes as it should", None, &[(0, 0), (10, 0), (600, 0)], &[Some(-1); 3]),
+            ("as the last server noted", Some(0), &[(0, 0)], &[Some(-1)]),
+            ("it goes ahead for a while", None, &[(0, 0), (10, 3650), (10, 3650), (10, 0), (60, 0)], &[Some(-1), None, None, None, Some(-1)]),
+            ("it stays ahead, and is believed after an hour", None, &[(0, 0), (10, 2), (59, 2), (1, 2)], &[Some(-1), None, None, Some(1)]),
+            ("it is ahead of what the last server noted", Some(0), &[(0, 1), (60, 1)], &[None, Some(0)]),
+            ("it goes back, and is doubted when it returns", None, &[(0, 0), (10, -3650), (10, 0), (60, 0)], &[Some(-1), Some(-3651), None, Some(-1)]),
+        ];
+        for (what, last, said, expected) in cases {
+            assert_eq!(expires(last, said), expected, "{what}");
+        }
     }
 
     #[test]
@@ -167,13 +164,5 @@ mod tests {
         assert_eq!(known.believed, Some(Time(NOW)));
         assert!(known.look(begun + HOLD, ahead));
         assert_eq!(known.believed, Some(ahead));
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_makes_nothing_older_and_is_doubted_when_it_returns() {
-        assert_eq!(
-            expires(None, &[(0, 0), (10, -3650), (10, 0), (60, 0)]),
-            [Some(-1), Some(-3651), None, Some(-1)]
-        );
     }
 }

@@ -1,6 +1,7 @@
 //! Copying all rows from one database to another, of either engine.
 
-use futures_util::TryStreamExt as _;
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt as _, TryStreamExt as _};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteConnection};
@@ -200,28 +201,20 @@ async fn copy_table(
         }
     }
     let insert = inserting(into, table, &target);
+    let mut found: BoxStream<'_, Result<Vec<Value>, sqlx::Error>> = match from.on() {
+        Either::Left(on) => sqlx::query(AssertSqlSafe(sqlite_select(table, &source)))
+            .fetch(on)
+            .map(|row| values(&row?, &source))
+            .boxed(),
+        Either::Right(on) => sqlx::query(AssertSqlSafe(postgres_select(table, &source)))
+            .fetch(on)
+            .map(|row| values(&row?, &source))
+            .boxed(),
+    };
     let mut rows = 0;
-    match from.on() {
-        Either::Left(on) => {
-            let select = sqlite_select(table, &source);
-            let mut found = sqlx::query(AssertSqlSafe(select)).fetch(on);
-            while let Some(row) = found.try_next().await? {
-                let read = |(at, column): (usize, &Column)| read(&row, at, column.kind);
-                let values: Result<Vec<Value>, _> = source.iter().enumerate().map(read).collect();
-                store(into, &insert, values?).await?;
-                rows += 1;
-            }
-        }
-        Either::Right(on) => {
-            let select = postgres_select(table, &source);
-            let mut found = sqlx::query(AssertSqlSafe(select)).fetch(on);
-            while let Some(row) = found.try_next().await? {
-                let read = |(at, column): (usize, &Column)| read(&row, at, column.kind);
-                let values: Result<Vec<Value>, _> = source.iter().enumerate().map(read).collect();
-                store(into, &insert, values?).await?;
-                rows += 1;
-            }
-        }
+    while let Some(values) = found.try_next().await? {
+        store(into, &insert, values).await?;
+        rows += 1;
     }
     Ok(rows)
 }
@@ -283,7 +276,8 @@ fn inserting(into: &Transaction, table: &str, columns: &[Column]) -> String {
     format!("INSERT INTO {table} ({names}) VALUES ({values})")
 }
 
-fn read<R: sqlx::Row>(row: &R, at: usize, kind: Kind) -> Result<Value, sqlx::Error>
+/// What a row holds in these columns.
+fn values<R: sqlx::Row>(row: &R, columns: &[Column]) -> Result<Vec<Value>, sqlx::Error>
 where
     usize: sqlx::ColumnIndex<R>,
     for<'r> Option<i64>: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
@@ -291,12 +285,15 @@ where
     for<'r> Option<String>: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
     for<'r> Option<Vec<u8>>: sqlx::Decode<'r, R::Database> + sqlx::Type<R::Database>,
 {
-    Ok(match kind {
-        Kind::Integer | Kind::Flag => Value::Integer(row.try_get(at)?),
-        Kind::Real => Value::Real(row.try_get(at)?),
-        Kind::Text | Kind::Json => Value::Text(row.try_get(at)?),
-        Kind::Bytes => Value::Bytes(row.try_get(at)?),
-    })
+    let read = |(at, column): (usize, &Column)| {
+        Ok(match column.kind {
+            Kind::Integer | Kind::Flag => Value::Integer(row.try_get(at)?),
+            Kind::Real => Value::Real(row.try_get(at)?),
+            Kind::Text | Kind::Json => Value::Text(row.try_get(at)?),
+            Kind::Bytes => Value::Bytes(row.try_get(at)?),
+        })
+    };
+    columns.iter().enumerate().map(read).collect()
 }
 
 async fn store(

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tempfile::TempDir;
 
 use crate::engine::Pool;
-use crate::{Db, StoreError};
+use crate::{Db, FitTerms, JsonText, NewFit, StoreError, Time};
 
 /// The server's URL.
 #[expect(clippy::disallowed_methods, reason = "a test has no flags")]
@@ -75,6 +75,27 @@ fn run(server: &str, statement: String) {
         });
     };
     thread::spawn(run).join().unwrap();
+}
+
+/// A fit of this name on this device, which is asked by it.
+pub(crate) fn new_fit(id: &str, device: &str) -> NewFit {
+    NewFit {
+        id: id.to_owned(),
+        fingerprint: id.to_owned(),
+        batchfit_version: "0.1.0".to_owned(),
+        model: "resnet18".to_owned(),
+        model_digest: String::new(),
+        taught: JsonText::from("[]"),
+        device: device.to_owned(),
+        lane: device.to_owned(),
+        request: JsonText::from("null"),
+        uploads: Vec::new(),
+        aside: None,
+        terms: FitTerms::default(),
+        key: None,
+        owner: String::new(),
+        created_at: Time(0),
+    }
 }
 
 /// An open database with its place.
@@ -145,7 +166,7 @@ impl Db {
     pub(crate) async fn interrupted(&self) -> Result<u64, StoreError> {
         if self.is_shared() {
             let nobody = crate::LeaseOwner::other("nobody".to_owned());
-            return self.expired(crate::Time(i64::MAX), &nobody, 0).await;
+            return self.expired(Time(i64::MAX), &nobody, 0).await;
         }
         self.recover().await
     }

@@ -49,7 +49,7 @@ fn sources_below(folder: &Path, sources: &mut Vec<(String, String)>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources_below(&path, sources);
-        } else {
+        } else if path.extension().is_some_and(|extension| extension != "txt") {
             let source = std::fs::read_to_string(&path).unwrap();
             let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
             sources.push((path.display().to_string(), product.to_owned()));

@@ -381,6 +381,3 @@ impl Row {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,40 +2,33 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::alloc::memory::segment::Address;
 use crate::units::Bytes;
+
+batchfit_step::listed! {
+    /// What the allocator asked of the driver.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum SegmentAction {
+        /// It took a segment.
+        Alloc = "alloc",
+        /// It gave a segment back.
+        Free = "free",
+        /// It mapped memory into an expandable segment.
+        Map = "map",
+        /// It unmapped memory of an expandable segment.
+        Unmap = "unmap",
+    }
+}
 
 /// One entry of PyTorch's `device_traces`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A segment came from the source.
-    SegmentAlloc {
-        /// Its start.
-        address: Address,
-        /// Its size.
-        size: Bytes,
-    },
-    /// A segment went back to the source.
-    SegmentFree {
-        /// Its start.
-        address: Address,
-        /// Its size.
-        size: Bytes,
-    },
-    /// Memory was mapped into an expandable segment.
-    SegmentMap {
-        /// Where it starts.
-        address: Address,
-        /// How much was mapped.
-        size: Bytes,
-    },
-    /// Memory of an expandable segment went back to the source.
-    SegmentUnmap {
-        /// Where it started.
-        address: Address,
-        /// How much was unmapped.
-        size: Bytes,
-    },
+    /// The driver was asked for this at an address: a segment, or so much of an expandable one.
+    Segment(SegmentAction, Address, Bytes),
     /// A block was handed to the caller.
     Alloc {
         /// Its start.
@@ -68,10 +61,9 @@ impl fmt::Display for Event {
     /// Writes PyTorch's name of the action, the address (`-` where there is none) and the size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (action, address, size) = match *self {
-            Event::SegmentAlloc { address, size } => ("segment_alloc", address, size),
-            Event::SegmentFree { address, size } => ("segment_free", address, size),
-            Event::SegmentMap { address, size } => ("segment_map", address, size),
-            Event::SegmentUnmap { address, size } => ("segment_unmap", address, size),
+            Event::Segment(action, address, size) => {
+                return write!(f, "segment_{} {address} {}", action.name(), size.0);
+            }
             Event::Alloc { address, requested } => ("alloc", address, requested),
             Event::FreeRequested { address, requested } => ("free_requested", address, requested),
             Event::FreeCompleted { address, requested } => ("free_completed", address, requested),

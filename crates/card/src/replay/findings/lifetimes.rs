@@ -81,12 +81,7 @@ impl<'r> Lifetimes<'r> {
                         used = used.saturating_sub(all[life].bytes);
                     }
                 }
-                Event::FreeCompleted { .. }
-                | Event::SegmentAlloc { .. }
-                | Event::SegmentFree { .. }
-                | Event::SegmentMap { .. }
-                | Event::SegmentUnmap { .. }
-                | Event::OutOfMemory { .. } => {}
+                Event::FreeCompleted { .. } | Event::Segment(..) | Event::OutOfMemory { .. } => {}
             }
         }
         Lifetimes {

@@ -3,7 +3,7 @@
 use super::lifetimes::Lifetimes;
 use super::rounds::Iterations;
 use super::{Finding, Findings, GrowthReport};
-use crate::alloc::Event;
+use crate::alloc::{Event, SegmentAction};
 use crate::units::Bytes;
 
 /// Of what is reserved, this part has to lie free at the peak, and to be saved by other settings, before fragmentation is named
@@ -279,10 +279,10 @@ impl Refused {
         let mut reserved = recording.initial.reserved();
         for entry in &recording.entries[..index] {
             match entry.event {
-                Event::SegmentAlloc { size, .. } | Event::SegmentMap { size, .. } => {
+                Event::Segment(SegmentAction::Alloc | SegmentAction::Map, _, size) => {
                     reserved = Bytes(reserved.0.saturating_add(size.0));
                 }
-                Event::SegmentFree { size, .. } | Event::SegmentUnmap { size, .. } => {
+                Event::Segment(SegmentAction::Free | SegmentAction::Unmap, _, size) => {
                     reserved = reserved.saturating_sub(size);
                 }
                 Event::Alloc { .. }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::error::RecordingError;
 use super::recording::{RecordedLimit, Recording};
-use crate::alloc::{Address, Event};
+use crate::alloc::{Address, Event, SegmentAction};
 use crate::replay::layout::Layout;
 use crate::units::Bytes;
 
@@ -159,7 +159,7 @@ impl<'r> CheckState<'r> {
                 )),
                 other => Err(self.no_such_block("reported free", address, requested, other)),
             },
-            Event::SegmentAlloc { address, size } => {
+            Event::Segment(SegmentAction::Alloc, address, size) => {
                 self.sized(Some(address), size)?;
                 self.reserve(size)?;
                 let below = self.segments.range(..address.offset(size)).next_back();
@@ -174,7 +174,7 @@ impl<'r> CheckState<'r> {
                 self.segments.insert(address, size);
                 Ok(())
             }
-            Event::SegmentFree { address, size } => {
+            Event::Segment(SegmentAction::Free, address, size) => {
                 match self.segments.remove(&address) {
                     Some(length) if length == size => {
                         self.reserved = self.reserved.checked_sub(size.0).ok_or_else(|| {
@@ -191,11 +191,11 @@ impl<'r> CheckState<'r> {
                     )),
                 }
             }
-            Event::SegmentMap { address, size } => {
+            Event::Segment(SegmentAction::Map, address, size) => {
                 self.sized(Some(address), size)?;
                 self.reserve(size)
             }
-            Event::SegmentUnmap { address, size } => {
+            Event::Segment(SegmentAction::Unmap, address, size) => {
                 self.sized(Some(address), size)?;
                 self.reserved = self.reserved.checked_sub(size.0).ok_or_else(|| {
                     format!(

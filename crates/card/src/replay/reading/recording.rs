@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::alloc::{Event, Settings, Stream};
+use crate::alloc::{Event, SegmentAction, Settings, Stream};
 use crate::replay::layout::Layout;
 use crate::units::Bytes;
 
@@ -105,11 +105,11 @@ impl Recording {
         let mut before_growth = None;
         for entry in &self.entries {
             match entry.event {
-                Event::SegmentAlloc { size, .. } | Event::SegmentMap { size, .. } => {
+                Event::Segment(SegmentAction::Alloc | SegmentAction::Map, _, size) => {
                     before_growth.get_or_insert(reserved);
                     reserved = reserved.saturating_add(size.0);
                 }
-                Event::SegmentFree { size, .. } | Event::SegmentUnmap { size, .. } => {
+                Event::Segment(SegmentAction::Free | SegmentAction::Unmap, _, size) => {
                     before_growth = None;
                     reserved = reserved.saturating_sub(size.0);
                 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::error::RecordingError;
 use super::recording::{Entry, Format, RecordedLimit, Recording};
-use crate::alloc::{Address, Event, Stream};
+use crate::alloc::{Address, Event, SegmentAction, Stream};
 use crate::limits::{clause, shorten};
 use crate::replay::layout::Layout;
 use crate::units::Bytes;
@@ -139,11 +139,10 @@ pub(in crate::replay) fn event(action: &str, address: Address, size: Bytes) -> O
         "alloc" => Event::Alloc { address, requested },
         "free_requested" => Event::FreeRequested { address, requested },
         "free_completed" => Event::FreeCompleted { address, requested },
-        "segment_alloc" => Event::SegmentAlloc { address, size },
-        "segment_free" => Event::SegmentFree { address, size },
-        "segment_map" => Event::SegmentMap { address, size },
-        "segment_unmap" => Event::SegmentUnmap { address, size },
         "oom" => Event::OutOfMemory { rounded: size },
-        _ => return None,
+        _ => {
+            let action = SegmentAction::named(action.strip_prefix("segment_")?)?;
+            Event::Segment(action, address, size)
+        }
     })
 }

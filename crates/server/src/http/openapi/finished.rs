@@ -3,11 +3,21 @@
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
+use crate::http::response::problem::PROBLEM_JSON;
 use crate::http::server::keys::is_open;
 use batchfit_models::members::{Kind, OBJECTS};
 
 /// Requests that show what the bodies of these operations are.
 const EXAMPLES: &str = include_str!("examples.json");
+
+/// What each operation refuses, by its status: what that means, or that and an example.
+const REFUSALS: &str = include_str!("refusals.json");
+
+/// Lists by their schemas: that of an item, what it is, and what is in it.
+const LISTS: &str = include_str!("lists.json");
+
+/// Schemas of bodies that no type here is the whole of.
+const BODIES: &str = include_str!("bodies.yaml");
 
 /// Answers that any request may get, by their status: what they are called, and what they mean.
 #[rustfmt::skip] // A row a line.
@@ -26,6 +36,15 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
     // By way of its text, which `utoipa` writes: to have it written as a value was a thirtieth of this crate's code.
     let text = generated.to_json().expect("the document has string keys");
     let mut document: Value = serde_json::from_str(&text).expect("it has just been written");
+    let mut bodies: Map<String, Value> = serde_norway::from_str(BODIES).expect("it is YAML");
+    let lists: Map<String, Value> = serde_json::from_str(LISTS).expect("it is JSON");
+    let lists = lists
+        .into_iter()
+        .map(|(name, list)| (name, self::list(&list)));
+    let schemas = document["components"]["schemas"].as_object_mut();
+    let schemas = schemas.expect("there are schemas");
+    bodies["NewProbe"] = with_batch(schemas["Request"].clone(), bodies["NewProbe"].take());
+    schemas.extend(lists.chain(bodies));
     name_choices(&mut document);
     files(&mut document);
     word_members(&mut document);
@@ -38,27 +57,78 @@ pub(super) fn finish(generated: &OpenApi) -> Value {
         "key": {"type": "http", "scheme": "bearer", "description": "A key of `batchfit keys create`; none is needed on loopback"}
     });
     document["security"] = json!([{}, {"key": []}]);
-    let examples: Value = serde_json::from_str(EXAMPLES).expect("it is JSON");
+    let [examples, refusals]: [Value; 2] =
+        [EXAMPLES, REFUSALS].map(|text| serde_json::from_str(text).expect("it is JSON"));
     let paths = document["paths"].as_object_mut().expect("there are paths");
     for (path, item) in paths {
         for (_, operation) in item.as_object_mut().into_iter().flatten() {
-            finish_operation(path, operation, &examples);
+            finish_operation(path, operation, &examples, &refusals);
         }
     }
     document
 }
 
+/// A request with further members: one object, and not a request `allOf` something else, because a request admits no further members.
+fn with_batch(mut request: Value, mut further: Value) -> Value {
+    request["description"] = json!("A request and the batch to try.");
+    request["required"] = json!(["model", "batch"]);
+    let members = request["properties"].as_object_mut();
+    let members = members.expect("a request has members");
+    members.extend(std::mem::take(
+        further.as_object_mut().expect("so has a probe"),
+    ));
+    members.sort_keys();
+    request
+}
+
+fn list(list: &Value) -> Value {
+    let is_page = list[1]
+        .as_str()
+        .is_some_and(|what| what.starts_with("A page"));
+    let next = if is_page {
+        "The `cursor` of the next page; null on the last one."
+    } else {
+        "Always null: there is one page."
+    };
+    let item = format!(
+        "#/components/schemas/{}",
+        list[0].as_str().unwrap_or_default()
+    );
+    json!({
+        "type": "object", "description": list[1], "required": ["items"],
+        "properties": {
+            "items": {"type": "array", "items": {"$ref": item}, "description": list[2]},
+            "next": {"type": ["string", "null"], "description": next}
+        }
+    })
+}
+
 fn problem(description: &str) -> Value {
     json!({
         "description": description,
-        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     })
+}
+
+/// A refusal. One that is for the moment says when to ask again, but where numbers are asked for again anyway.
+fn refused(status: &str, refusal: &Value) -> Value {
+    let description = refusal.as_str().or(refusal["description"].as_str());
+    let mut refused = json!({"description": description});
+    if status == "503" && refusal["retry"].is_null() {
+        let seconds = json!({"schema": {"type": "integer", "format": "int64", "minimum": 0}});
+        refused["headers"] = json!({"Retry-After": seconds});
+    }
+    refused["content"] = problem("")["content"].take();
+    if let Some(example) = refusal.get("example") {
+        refused["content"][PROBLEM_JSON]["example"] = example.clone();
+    }
+    refused
 }
 
 /// Paths that need nothing which could fail.
 const SURE: [&str; 2] = ["/v1/events", "/v1/presets"];
 
-fn finish_operation(path: &str, operation: &mut Value, examples: &Value) {
+fn finish_operation(path: &str, operation: &mut Value, examples: &Value, refusals: &Value) {
     let is_open = is_open(path);
     if is_open {
         operation["security"] = json!([]);
@@ -67,9 +137,16 @@ fn finish_operation(path: &str, operation: &mut Value, examples: &Value) {
     if operation["description"].is_null() {
         operation["description"] = operation["summary"].clone();
     }
+    let id = operation["operationId"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let responses = operation["responses"]
         .as_object_mut()
         .expect("each operation answers");
+    for (status, refusal) in refusals[&id].as_object().into_iter().flatten() {
+        responses.insert(status.clone(), refused(status, refusal));
+    }
     let has_body = responses.contains_key("413");
     for (status, name, _) in ANY {
         let is_of_keys = status == "401" || status == "429";
@@ -89,8 +166,10 @@ fn finish_operation(path: &str, operation: &mut Value, examples: &Value) {
         fail("415", "The body is compressed otherwise than with gzip");
     }
     responses.sort_keys();
-    let id = operation["operationId"].as_str().unwrap_or_default();
-    if let Some(example) = examples.get(id) {
+    if let Some(body) = operation.get_mut("requestBody") {
+        body["required"] = Value::Bool(true);
+    }
+    if let Some(example) = examples.get(&id) {
         for (_, content) in operation["requestBody"]["content"]
             .as_object_mut()
             .into_iter()

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
@@ -262,19 +263,31 @@ fn nearest(written: &str, valid: &[&str]) -> Option<String> {
         .map(|name| (*name).to_owned())
 }
 
-/// A page of a list: as many items as asked for, and where the next page begins.
-///
-/// Ask the store for one more than `limit`, so that the end is known without another question.
-pub(in crate::http) fn page<T, I: ToString>(
-    mut items: Vec<T>,
-    limit: i64,
-    id: impl Fn(&T) -> I,
-) -> (Vec<T>, Option<String>) {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    if items.len() <= limit {
-        return (items, None);
+/// A list, or a page of it: how many items were asked for, and where the next page begins. `openapi/lists.json` describes each.
+#[derive(Debug, Serialize)]
+pub(in crate::http) struct Page<T> {
+    items: Vec<T>,
+    next: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// All there is.
+    pub(in crate::http) fn whole(items: Vec<T>) -> Page<T> {
+        Page { items, next: None }
     }
-    items.truncate(limit);
-    let next = items.last().map(|last| id(last).to_string());
-    (items, next)
+
+    /// Ask the store for one more than `limit`, so that the end is known without another question.
+    pub(in crate::http) fn of<I: ToString>(
+        mut items: Vec<T>,
+        limit: i64,
+        id: impl Fn(&T) -> I,
+    ) -> Page<T> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        if items.len() <= limit {
+            return Page::whole(items);
+        }
+        items.truncate(limit);
+        let next = items.last().map(|last| id(last).to_string());
+        Page { items, next }
+    }
 }

@@ -11,7 +11,6 @@ use futures_util::stream::{self, Stream};
 use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::parameters::MOST_WHOLE;
@@ -30,39 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What a client has that asks again.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// One of the Server-Sent Events of a fit, its lines by their names.
-#[derive(ToSchema)]
-#[expect(
-    dead_code,
-    reason = "its shape alone is used, in the API's description"
-)]
-pub(in crate::http) struct FitEvent {
-    /// Its number.
-    #[schema(example = "3")]
-    id: String,
-    /// What `data` is.
-    event: FitEventKind,
-    /// JSON.
-    #[schema(example = r#"{"probes_done":0,"batch":1,"note":"simulating"}"#)]
-    data: String,
-    /// Of the first event alone: after how many milliseconds to connect again.
-    #[schema(required = false, example = 1000)]
-    retry: Option<u64>,
-}
-
-/// The state of a fit, what a probe of it found, or the fit once it has ended.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(
-    dead_code,
-    reason = "its shape alone is used, in the API's description"
-)]
-enum FitEventKind {
-    State,
-    Probe,
-    Result,
-}
-
 /// Follow a fit.
 ///
 /// Server-Sent Events: `state` (`{"state": "running"}`) when the fit waits, runs or has ended, `probe` (the fit's `progress`)
@@ -73,12 +39,9 @@ enum FitEventKind {
     params(("id" = String, Path, description = "The fit's id"),
         ("Last-Event-ID" = Option<u64>, Header, description = "The number of the last event that you have", example = 3)),
     responses(
-        (status = 200, body = FitEvent, content_type = "text/event-stream",
+        (status = 200, body = ref("#/components/schemas/FitEvent"), content_type = "text/event-stream",
             description = "Its events, from the first or the one after `Last-Event-ID` on, one after the other; the schema is that of one"),
-        (status = 204, description = "There are no more events, and will be none"),
-        (status = 400, body = Problem, content_type = "application/problem+json", description = "`Last-Event-ID` is no number"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
+        (status = 204, description = "There are no more events, and will be none")))]
 pub(in crate::http) async fn get_fit_events(
     State(app): State<App>,
     client: Client,
@@ -105,42 +68,14 @@ pub(in crate::http) async fn get_fit_events(
     Ok(streamed(Sse::new(events)))
 }
 
-/// One of the Server-Sent Events of all fits, its lines by their names.
-#[derive(ToSchema)]
-#[expect(
-    dead_code,
-    reason = "its shape alone is used, in the API's description"
-)]
-pub(in crate::http) struct AnyFitEvent {
-    /// What `data` is.
-    event: AnyFitEventKind,
-    /// JSON.
-    #[schema(example = r#"{"id":"1mk3v7q0h5c2d8xw","state":"running"}"#)]
-    data: String,
-}
-
-/// That a fit is now in a state, or that the list of them is to be read.
-#[derive(ToSchema)]
-#[schema(rename_all = "snake_case")]
-#[expect(
-    dead_code,
-    reason = "its shape alone is used, in the API's description"
-)]
-enum AnyFitEventKind {
-    Fit,
-    List,
-}
-
 /// Follow all fits.
 ///
 /// Server-Sent Events: `list` (`{}`) at first, and whenever the reader was too slow to be told everything: now is the time to
 /// read the list of fits. `fit` (`{"id": "...", "state": "running"}`) whenever a fit waits, runs or has ended. Fits that the
 /// command line answers on the same database are in the list, but nothing is told of them.
 #[utoipa::path(get, path = "/v1/events", tag = "fits",
-    responses(
-        (status = 200, body = AnyFitEvent, content_type = "text/event-stream",
-            description = "What happens from now on; the schema is that of one event"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many clients follow fits at the moment", headers(("Retry-After" = u64)))))]
+    responses((status = 200, body = ref("#/components/schemas/AnyFitEvent"), content_type = "text/event-stream",
+            description = "What happens from now on; the schema is that of one event")))]
 pub(in crate::http) async fn get_events(
     State(app): State<App>,
     client: Client,

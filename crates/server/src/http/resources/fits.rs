@@ -8,13 +8,11 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::{NewRequest, RequestBody};
 use crate::http::request::headers::preferred_wait;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::formats::get_fit_format;
 use crate::http::response::problem::{Code, Problem};
@@ -41,14 +39,7 @@ const JSON: &str = "json";
         (status = 200, content((FitDocument = "application/json"), (String = "text/plain")), description = "The fit has ended within the time to wait",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 202, body = FitDocument, description = "The fit is queued",
-            headers(("Location" = String), ("Preference-Applied" = String))),
-        (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, its device is not here, or the `Idempotency-Key` was sent with another body",
-            example = json!({"type": "/problems/device-unavailable", "title": "The device is not available", "status": 422,
-                "detail": "cuda:0 is not available: no NVIDIA driver; name a card, as in `\"device\": \"rtx4090\"`, and it is simulated on any machine", "pointer": "/device",
-                "value": "cuda:0", "missing": "no NVIDIA driver", "simulated": ["sim:h200"]})),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
+            headers(("Location" = String), ("Preference-Applied" = String)))))]
 pub(in crate::http) async fn create_fit(
     State(app): State<App>,
     client: Client,
@@ -183,29 +174,16 @@ fn applied(patience: Duration) -> (&'static str, HeaderValue) {
     ("preference-applied", applied)
 }
 
-/// A page of fits.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct FitList {
-    /// Newest first.
-    items: Vec<FitSummary>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List fits, newest first.
 #[utoipa::path(get, path = "/v1/fits", tag = "fits",
     params(("state" = Option<FitState>, Query, description = "Only fits in this state"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = FitList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
-            example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
-                "detail": "unknown parameter `stat`; known are state, limit, cursor", "parameter": "stat", "value": "done", "nearest": "state"}))))]
+    responses((status = 200, body = ref("#/components/schemas/FitList"), description = "A page")))]
 pub(in crate::http) async fn list_fits(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<FitList>, Problem> {
+) -> Result<Json<Page<FitSummary>>, Problem> {
     let limit = parameters.limit()?;
     let state = parameters.one_of("state", &FitState::ALL.map(FitState::name))?;
     let filter = FitFilter {
@@ -218,17 +196,17 @@ pub(in crate::http) async fn list_fits(
     {
         return Err(no_cursor(cursor));
     }
-    let (items, next) = page(app.jobs.fits(&filter).await?, limit, |fit| fit.id.clone());
-    Ok(Json(FitList { items, next }))
+    Ok(Json(Page::of(
+        app.jobs.fits(&filter).await?,
+        limit,
+        |fit| fit.id.clone(),
+    )))
 }
 
 /// Get a fit.
 #[utoipa::path(get, path = "/v1/fits/{id}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id")),
-    responses(
-        (status = 200, body = FitDocument, description = "The fit"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit",
-            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "there is no fit \"x\""}))))]
+    responses((status = 200, body = FitDocument, description = "The fit")))]
 pub(in crate::http) async fn get_fit(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -241,12 +219,7 @@ pub(in crate::http) async fn get_fit(
 /// The fit stays in the list, as `cancelled`. Cancelling it again changes nothing. The key that asked for it may, and `admin`.
 #[utoipa::path(delete, path = "/v1/fits/{id}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id")),
-    responses(
-        (status = 200, body = FitDocument, description = "The fit is cancelled"),
-        (status = 403, body = Problem, content_type = "application/problem+json", description = "Another key asked for it"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The fit has ended already",
-            example = json!({"type": "/problems/fit-ended", "title": "The fit has ended already", "status": 409, "detail": "fit \"1mk3v7q0h5c2d8xw\" is done"}))))]
+    responses((status = 200, body = FitDocument, description = "The fit is cancelled")))]
 pub(in crate::http) async fn cancel_fit(
     State(app): State<App>,
     client: Client,

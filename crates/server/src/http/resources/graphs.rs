@@ -5,12 +5,10 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::unpack::Unpacked;
 use crate::http::request::uploads::BufferedBody;
 use crate::http::response::problem::{Code, Problem};
@@ -31,14 +29,7 @@ use crate::store::{Dropped, NewUpload, Time};
         description = "The file, at most 64 MiB, also decompressed"),
     responses(
         (status = 200, body = UploadDocument, description = "It was there", headers(("Location" = String))),
-        (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String))),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The file is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The file has another digest, or is neither a graph nor a recording",
-            example = json!({"type": "/problems/digest-mismatch", "title": "The file has another digest", "status": 422,
-                "detail": "the file has the digest sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae, not sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
-                "value": "sha256:fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9",
-                "nearest": "sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"})),
-        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
+        (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String)))))]
 pub(in crate::http) async fn put_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
@@ -57,12 +48,7 @@ pub(in crate::http) async fn put_graph(
         description = "The file, at most 64 MiB, also decompressed"),
     responses(
         (status = 200, body = UploadDocument, description = "It was there", headers(("Location" = String))),
-        (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String))),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The file is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The file is neither a graph nor a recording",
-            example = json!({"type": "/problems/upload-invalid", "title": "The file is neither a graph nor a recording", "status": 422,
-                "detail": "the gzip stream breaks after 0 decompressed bytes: unexpected end of file; expected the whole file", "pointer": ""})),
-        (status = 507, body = Problem, content_type = "application/problem+json", description = "All uploads together take what they may, or those of this key")))]
+        (status = 201, body = UploadDocument, description = "It is kept", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_graph(
     State(app): State<App>,
     client: Client,
@@ -71,28 +57,17 @@ pub(in crate::http) async fn create_graph(
     keep(&app, client, request, None).await
 }
 
-/// A page of uploads.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct UploadList {
-    /// Newest first, each named by the digest of its contents.
-    items: Vec<UploadDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List uploads, newest first.
 ///
 /// And models that came with a request, while they are kept.
 #[utoipa::path(get, path = "/v1/graphs", tag = "graphs",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = UploadList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = ref("#/components/schemas/UploadList"), description = "A page")))]
 pub(in crate::http) async fn list_graphs(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<UploadList>, Problem> {
+) -> Result<Json<Page<UploadDocument>>, Problem> {
     let limit = parameters.limit()?;
     let cursor = parameters.text("cursor");
     let before = cursor.as_deref().map(Digest::parse);
@@ -107,8 +82,9 @@ pub(in crate::http) async fn list_graphs(
     }
     let before = before.flatten();
     let uploads = app.jobs.uploads(before.as_ref(), limit + 1).await?;
-    let (items, next) = page(uploads, limit, |upload| upload.digest.clone());
-    Ok(Json(UploadList { items, next }))
+    Ok(Json(Page::of(uploads, limit, |upload| {
+        upload.digest.clone()
+    })))
 }
 
 /// Describe an upload.
@@ -116,10 +92,7 @@ pub(in crate::http) async fn list_graphs(
 /// Without its contents. Any digest of it will do: that of the file, or of its decompressed contents.
 #[utoipa::path(get, path = "/v1/graphs/{digest}", tag = "graphs",
     params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", pattern = "^sha256:[0-9a-fA-F]{64}$")),
-    responses(
-        (status = 200, body = UploadDocument, description = "The upload"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest")))]
+    responses((status = 200, body = UploadDocument, description = "The upload")))]
 pub(in crate::http) async fn get_graph(
     State(app): State<App>,
     Path(digest): Path<String>,
@@ -134,11 +107,7 @@ pub(in crate::http) async fn get_graph(
 /// Under all of its digests. Answers that were found with it stay.
 #[utoipa::path(delete, path = "/v1/graphs/{digest}", tag = "graphs",
     params(("digest" = String, Path, description = "`sha256:` and 64 hexadecimal digits", pattern = "^sha256:[0-9a-fA-F]{64}$")),
-    responses(
-        (status = 204, description = "It is gone"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such upload, or it has expired"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "A fit that waits or runs needs it"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "That is no digest")))]
+    responses((status = 204, description = "It is gone")))]
 pub(in crate::http) async fn delete_graph(
     State(app): State<App>,
     Path(digest): Path<String>,

@@ -4,47 +4,17 @@ use axum::Json;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::headers::idempotency_key;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::resources::searches::small_named;
 use crate::http::response::problem::{Code, Problem};
 use crate::http::server::keys::Client;
 use crate::jobs::{
-    AccuracyDocument, OutcomeDocument, OutcomeStatus, ReportedEnvironment, ReportedOutcome,
-    Reporter, accuracy, add_outcome, outcomes,
+    AccuracyDocument, OutcomeDocument, OutcomeStatus, ReportedOutcome, Reporter, accuracy,
+    add_outcome, outcomes,
 };
-use batchfit_fit::search::ask_tell::Outcome;
-
-/// The body of an outcome, for the OpenAPI document; [`ReportedOutcome::parse`] reads it.
-#[derive(ToSchema)]
-#[schema(
-    title = "NewOutcome",
-    description = "What a training came to that followed a recommendation."
-)]
-#[expect(dead_code, reason = "described, never made")]
-pub(in crate::http) struct NewOutcome {
-    /// Samples per micro-step on one GPU.
-    #[schema(minimum = 1, example = 64)]
-    batch: u64,
-    /// How it ended.
-    outcome: Outcome,
-    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says.
-    #[schema(minimum = 1)]
-    peak_reserved_bytes: Option<u64>,
-    /// How often the allocator freed its cache and retried after the second step: by so much
-    /// `torch.cuda.memory_stats()["num_alloc_retries"]` grew.
-    #[schema(minimum = 0)]
-    retries: Option<u64>,
-    /// Optimizer steps that ran. A peak counts after three.
-    #[schema(minimum = 0)]
-    steps: Option<u64>,
-    /// Where it ran. Without the card and PyTorch, and for an answer from a GPU the driver, nothing is learnt.
-    environment: Option<ReportedEnvironment>,
-}
 
 /// An outcome, who reports it, and under which name.
 pub(in crate::http) struct OutcomeReport {
@@ -73,18 +43,12 @@ impl FromRequest<App> for OutcomeReport {
 /// It is kept beside what was predicted. Where it can be believed, later answers for the same model and card leave more free at once
 /// where this one left too little, and less after twenty in a row for which less would have done, but never under 0.5 % of the limit.
 /// The id of a fit stands for its first recommendation. With an `Idempotency-Key` it may be sent again; without, each is a training of its own.
-#[utoipa::path(post, path = "/v1/recommendations/{id}/outcomes", tag = "recommendations", request_body = NewOutcome,
+#[utoipa::path(post, path = "/v1/recommendations/{id}/outcomes", tag = "recommendations", request_body = ref("#/components/schemas/NewOutcome"),
     params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
         ("Idempotency-Key" = Option<String>, Header, description = "A name of yours for this training: told again under it, it counts once", example = "6f9f0c3e-8b1c-4f3a-9a55-2f1f3b7f7a10", min_length = 1, max_length = 255)),
     responses(
         (status = 200, body = OutcomeDocument, description = "It was told before, under the same `Idempotency-Key`"),
-        (status = 201, body = OutcomeDocument, description = "The outcome, and what was learnt of it"),
-        (status = 400, body = Problem, content_type = "application/problem+json", description = "The `Idempotency-Key` is not valid"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid outcome, or the `Idempotency-Key` was sent with another one",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"}))))]
+        (status = 201, body = OutcomeDocument, description = "The outcome, and what was learnt of it")))]
 pub(in crate::http) async fn create_outcome(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -106,15 +70,6 @@ pub(in crate::http) async fn create_outcome(
     }
 }
 
-/// A page of outcomes.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct OutcomeList {
-    /// Newest first.
-    items: Vec<OutcomeDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List what trainings by a recommendation came to, newest first.
 ///
 /// The last 1,000 of a recommendation are kept, and the last 100,000 in all.
@@ -122,15 +77,12 @@ pub(in crate::http) struct OutcomeList {
     params(("id" = String, Path, description = "The recommendation's id, or its fit's"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = OutcomeList, description = "A page"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = ref("#/components/schemas/OutcomeList"), description = "A page")))]
 pub(in crate::http) async fn list_outcomes(
     State(app): State<App>,
     Path(id): Path<String>,
     parameters: Parameters,
-) -> Result<Json<OutcomeList>, Problem> {
+) -> Result<Json<Page<OutcomeDocument>>, Problem> {
     let limit = parameters.limit()?;
     let before = cursor(&parameters)?;
     let found = Problem::unless(
@@ -138,17 +90,9 @@ pub(in crate::http) async fn list_outcomes(
         "recommendation",
         &id,
     )?;
-    let (items, next) = page(found, limit, |outcome| outcome.id.to_string());
-    Ok(Json(OutcomeList { items, next }))
-}
-
-/// A page of what is known about predictions.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct AccuracyList {
-    /// In the order in which something was first told of each.
-    items: Vec<AccuracyDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
+    Ok(Json(Page::of(found, limit, |outcome| {
+        outcome.id.to_string()
+    })))
 }
 
 /// List how predictions compare with what trainings came to, for each model on each card.
@@ -158,19 +102,16 @@ pub(in crate::http) struct AccuracyList {
     params(("gpu" = Option<String>, Query, description = "The card's name, as listed", example = "NVIDIA H200"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = AccuracyList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = ref("#/components/schemas/AccuracyList"), description = "A page")))]
 pub(in crate::http) async fn list_accuracy(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<AccuracyList>, Problem> {
+) -> Result<Json<Page<AccuracyDocument>>, Problem> {
     let limit = parameters.limit()?;
     let gpu = parameters.text("gpu");
     let after = cursor(&parameters)?;
     let found = accuracy(app.jobs.db(), gpu.as_deref(), after, limit + 1).await?;
-    let (items, next) = page(found, limit, |row| row.id.to_string());
-    Ok(Json(AccuracyList { items, next }))
+    Ok(Json(Page::of(found, limit, |row| row.id.to_string())))
 }
 
 /// The number that a cursor of these lists is.

@@ -5,9 +5,6 @@ use axum::extract::{Path, State};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use utoipa::ToSchema;
-use utoipa::openapi::schema::{ObjectBuilder, Type};
-use utoipa::openapi::{RefOr, Schema};
 
 use crate::http::App;
 use crate::http::request::body::ProbeBody;
@@ -15,61 +12,12 @@ use crate::http::request::uploads::{BufferedBody, on_thread};
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
 use crate::jobs::{ProbeDocument, ProbeRequest};
-use crate::model::RequestDocument;
-
-/// The body of a new probe, for the OpenAPI document; `ProbeBody` reads it.
-///
-/// One object, and not a request `allOf` something else: a request admits no further members.
-pub(in crate::http) struct NewProbe;
-
-impl utoipa::PartialSchema for NewProbe {
-    fn schema() -> RefOr<Schema> {
-        let batch = ObjectBuilder::new()
-            .schema_type(Type::Integer)
-            .description(Some("Samples per micro-step on one GPU."))
-            .minimum(Some(1))
-            .examples([32]);
-        let detail = ObjectBuilder::new()
-            .schema_type(Type::String)
-            .description(Some(
-                "`events` tells each allocation and free of the steps too: what a drawing of all of it is made from. They are not stored.",
-            ))
-            .enum_values(Some(["report", "events"]))
-            .default(Some("report".into()));
-        match <RequestDocument as utoipa::PartialSchema>::schema() {
-            RefOr::T(Schema::Object(mut request)) => {
-                request.title = None;
-                request.description = Some("A request and the batch to try.".to_owned());
-                request.properties.insert("batch".to_owned(), batch.into());
-                request
-                    .properties
-                    .insert("detail".to_owned(), detail.into());
-                request.required.push("batch".to_owned());
-                RefOr::T(Schema::Object(request))
-            }
-            other => other,
-        }
-    }
-}
-
-impl ToSchema for NewProbe {
-    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        RequestDocument::schemas(schemas);
-    }
-}
 
 /// Run one batch.
 ///
 /// Waits for the device and for the answer. Running out of memory is an answer. `training` must name one variant.
-#[utoipa::path(post, path = "/v1/probes", tag = "probes", request_body = NewProbe,
-    responses(
-        (status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String))),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request, or its device is not here",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "`batch` is at least 1", "pointer": "/batch", "value": 0, "nearest": "1"})),
-        (status = 502, body = Problem, content_type = "application/problem+json", description = "The device failed"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The device is busy", headers(("Retry-After" = u64)))))]
+#[utoipa::path(post, path = "/v1/probes", tag = "probes", request_body = ref("#/components/schemas/NewProbe"),
+    responses((status = 201, body = ProbeDocument, description = "The probe ran", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_probe(
     State(app): State<App>,
     headers: HeaderMap,
@@ -94,9 +42,7 @@ pub(in crate::http) async fn create_probe(
 /// Get a probe.
 #[utoipa::path(get, path = "/v1/probes/{id}", tag = "probes",
     params(("id" = String, Path, description = "The probe's id")),
-    responses(
-        (status = 200, body = ProbeDocument, description = "The probe"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such probe")))]
+    responses((status = 200, body = ProbeDocument, description = "The probe")))]
 pub(in crate::http) async fn get_probe(
     State(app): State<App>,
     Path(id): Path<String>,

@@ -7,7 +7,6 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tokio::task::yield_now;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::request::body::RequestBody;
@@ -30,15 +29,6 @@ const DOCUMENT: usize = 800;
 /// How many recommendations are written before others are served: a fraction of a millisecond.
 const AT_A_TIME: usize = 100;
 
-/// A page of recommendations.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RecommendationList {
-    /// Newest first.
-    items: Vec<StoredRecommendation>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
-
 /// List recommendations, newest first.
 ///
 /// Every variant of every finished fit is one; those of rank 1 are the answers.
@@ -55,12 +45,7 @@ pub(in crate::http) struct RecommendationList {
         ("objective" = Option<String>, Query, description = "Which batch was looked for", pattern = "^(largest_batch|throughput)$"),
         ("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = RecommendationList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong",
-            example = json!({"type": "/problems/query-invalid", "title": "The query is not valid", "status": 422,
-                "detail": "`precision` is one of fp32, amp_fp16, amp_bf16, bf16, fp16, not \"fp8\"", "parameter": "precision",
-                "value": "fp8", "nearest": "fp16"}))))]
+    responses((status = 200, body = ref("#/components/schemas/RecommendationList"), description = "A page")))]
 pub(in crate::http) async fn list_recommendations(
     State(app): State<App>,
     client: Client,
@@ -107,7 +92,7 @@ pub(in crate::http) async fn list_recommendations(
     }
 }
 
-/// A [`RecommendationList`], written a part at a time: others are served meanwhile.
+/// A list of them, written a part at a time: others are served meanwhile.
 async fn render(page: RecommendationPage, db: &Db, reader: &str) -> Response {
     let items = page.items();
     let mut list = Vec::with_capacity(items.len() * DOCUMENT + 64);
@@ -134,9 +119,7 @@ fn write(list: &mut Vec<u8>, value: &impl Serialize) {
 /// Get a recommendation.
 #[utoipa::path(get, path = "/v1/recommendations/{id}", tag = "recommendations",
     params(("id" = String, Path, description = "The recommendation's id")),
-    responses(
-        (status = 200, body = StoredRecommendation, description = "The recommendation"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation")))]
+    responses((status = 200, body = StoredRecommendation, description = "The recommendation")))]
 pub(in crate::http) async fn get_recommendation(
     State(app): State<App>,
     client: Client,
@@ -159,10 +142,7 @@ pub(in crate::http) async fn get_recommendation(
         (status = 200, body = FitDocument, description = "The fit has ended within the time to wait",
             headers(("Location" = String), ("Preference-Applied" = String))),
         (status = 202, body = FitDocument, description = "The fit is queued",
-            headers(("Location" = String), ("Preference-Applied" = String))),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such recommendation"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "Its device is not here, or its files have expired"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The queue is full", headers(("Retry-After" = u64)))))]
+            headers(("Location" = String), ("Preference-Applied" = String)))))]
 pub(in crate::http) async fn create_refresh(
     State(app): State<App>,
     client: Client,
@@ -189,11 +169,7 @@ pub(in crate::http) async fn create_refresh(
 /// The answer to this very question where there is one (`exact`), or else one for the same model with another limit, card or variant;
 /// `differs` says in what. Nothing is computed, and the device need not be here. Of several variants the first is looked for.
 #[utoipa::path(post, path = "/v1/recommendations/nearest", tag = "recommendations", request_body = RequestDocument,
-    responses(
-        (status = 200, body = NearDocument, description = "The nearest answer"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "No answer for this model is stored"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is not a valid request")))]
+    responses((status = 200, body = NearDocument, description = "The nearest answer")))]
 pub(in crate::http) async fn get_nearest_recommendation(
     State(app): State<App>,
     client: Client,

@@ -10,22 +10,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::request::uploads::on_thread;
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::Problem;
 use crate::replay::ReplayReport;
 use crate::store::{JsonText, VirtualRun};
 use crate::virtual_gpu::Answer;
-
-/// A page of runs.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct RunList {
-    /// Newest first.
-    items: Vec<VirtualRun>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
 
 /// A run with its answer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -43,13 +34,11 @@ pub(in crate::http) struct RunDocument {
 #[utoipa::path(get, path = "/v1/runs", tag = "runs",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = RunList, description = "A page"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = ref("#/components/schemas/RunList"), description = "A page")))]
 pub(in crate::http) async fn list_runs(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<RunList>, Problem> {
+) -> Result<Json<Page<VirtualRun>>, Problem> {
     let limit = parameters.limit()?;
     let before = parameters.text("cursor");
     let db = app.jobs.db();
@@ -58,16 +47,13 @@ pub(in crate::http) async fn list_runs(
         found.ok_or_else(|| no_cursor(before))?;
     }
     let runs = db.virtual_runs(before.as_deref(), limit + 1).await?;
-    let (items, next) = page(runs, limit, |run| run.id.clone());
-    Ok(Json(RunList { items, next }))
+    Ok(Json(Page::of(runs, limit, |run| run.id.clone())))
 }
 
 /// Get a run.
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs",
     params(("id" = String, Path, description = "The run's id")),
-    responses(
-        (status = 200, body = RunDocument, description = "The run"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run")))]
+    responses((status = 200, body = RunDocument, description = "The run")))]
 pub(in crate::http) async fn get_run(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -92,9 +78,7 @@ pub(in crate::http) async fn get_run(
 /// (`--steps 0`) only with `--report` or `--svg`.
 #[utoipa::path(get, path = "/v1/runs/{id}/step", tag = "runs",
     params(("id" = String, Path, description = "The run's id")),
-    responses(
-        (status = 200, body = ReplayReport, description = "What the allocator did"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such run, or nothing is kept of its allocations")))]
+    responses((status = 200, body = ReplayReport, description = "What the allocator did")))]
 pub(in crate::http) async fn get_run_step(
     State(app): State<App>,
     Path(id): Path<String>,

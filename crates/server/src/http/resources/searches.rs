@@ -6,7 +6,6 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::http::App;
 use crate::http::response::problem::{Code, Problem};
@@ -14,66 +13,13 @@ use crate::http::server::keys::Client;
 use crate::jobs::{ObservationReply, SearchCancellation, SearchDocument};
 use crate::limits::{AnyValue, clause, with_budget};
 use crate::model::{Digest, RequestError};
-use batchfit_fit::search::ask_tell::{Observation, Outcome, SearchRequest};
+use batchfit_fit::search::ask_tell::{Observation, SearchRequest};
 
 /// Longest body: a search or an observation has a few hundred bytes, and an allocator setting up to 4 KiB.
 const LONGEST: usize = 64 << 10;
 
 /// What such a body may take in memory.
 const MEMORY: usize = 1 << 20;
-
-/// The body of a new search, for the OpenAPI document; [`SearchRequest::parse`] reads it.
-#[derive(ToSchema)]
-#[schema(
-    title = "NewSearch",
-    description = "What is looked for. Every member may be left out."
-)]
-#[expect(dead_code, reason = "described, never made")]
-pub(in crate::http) struct NewSearch {
-    /// What the program's allocator may reserve: bytes, or a size such as "12GiB". With it, `peak_reserved_bytes` lead to
-    /// the answer without running out of memory.
-    #[schema(value_type = Option<Value>, example = "12GiB")]
-    memory_limit: Option<Value>,
-    /// Samples for each optimizer step over all ranks.
-    #[schema(minimum = 1)]
-    target_batch: Option<u64>,
-    /// Ranks that train together; 1 by default.
-    #[schema(minimum = 1)]
-    world_size: Option<u64>,
-    /// The text of a `PYTORCH_CUDA_ALLOC_CONF`.
-    allocator: Option<String>,
-    /// The first batch to try; 1 by default.
-    #[schema(minimum = 1)]
-    start_batch: Option<u64>,
-    /// The largest batch to try.
-    #[schema(minimum = 1)]
-    max_batch: Option<u64>,
-    /// Whether no batch is proposed that recordings of other batches do not predict to fit; false by default.
-    avoid_out_of_memory: Option<bool>,
-    /// The card's name, as `torch.cuda.get_device_name()` has it: an answer is used again on a card of the same name.
-    #[schema(max_length = 200, example = "NVIDIA H200")]
-    gpu: Option<String>,
-    /// Whether the work is done even where an earlier search has the answer; false by default.
-    fresh: Option<bool>,
-}
-
-/// The body of an observation, for the OpenAPI document; [`Observation::parse`] reads it.
-#[derive(ToSchema)]
-#[schema(title = "NewObservation", description = "What a run came to.")]
-#[expect(dead_code, reason = "described, never made")]
-pub(in crate::http) struct NewObservation {
-    /// Samples per micro-step on one GPU.
-    #[schema(minimum = 1)]
-    batch: u64,
-    /// How the run ended.
-    outcome: Outcome,
-    /// Most bytes that its allocator had reserved, as `torch.cuda.max_memory_reserved()` says.
-    #[schema(minimum = 1)]
-    peak_reserved_bytes: Option<u64>,
-    /// The digest of a recording of the run.
-    #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
-    recorded: Option<String>,
-}
 
 /// A small document, from a body of any content type.
 pub(in crate::http) struct Small<T>(T);
@@ -140,14 +86,8 @@ pub(in crate::http) async fn small_named<T: Send + 'static>(
 ///
 /// The answer names the first batch to run. Tell what came of it, and run the next, until the state is `done`. Works with any
 /// program, framework and hardware; see `POST /v1/searches/{id}/observations`.
-#[utoipa::path(post, path = "/v1/searches", tag = "searches", request_body = NewSearch,
-    responses(
-        (status = 201, body = SearchDocument, description = "The search", headers(("Location" = String))),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid search",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /max_batch: max_batch must be a whole number from 1 to 16777216, not 0", "pointer": "/max_batch", "value": 0})),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "Too many searches are under way", headers(("Retry-After" = u64)))))]
+#[utoipa::path(post, path = "/v1/searches", tag = "searches", request_body = ref("#/components/schemas/NewSearch"),
+    responses((status = 201, body = SearchDocument, description = "The search", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_search(
     State(app): State<App>,
     client: Client,
@@ -166,18 +106,11 @@ pub(in crate::http) async fn create_search(
 /// tried, and three crashes in a row end the search. With `recorded`, a recording of the run, batches are proposed by what the
 /// recordings predict. Where the first recording was told to an earlier search of the same key for the same, on the same card, that
 /// search's answer is given at once (`answered_by`). A search is its key's: others, but for `admin`, do not find it.
-#[utoipa::path(post, path = "/v1/searches/{id}/observations", tag = "searches", request_body = NewObservation,
+#[utoipa::path(post, path = "/v1/searches/{id}/observations", tag = "searches", request_body = ref("#/components/schemas/NewObservation"),
     params(("id" = String, Path, description = "The search's id")),
     responses(
         (status = 200, body = SearchDocument, description = "The same was told before"),
-        (status = 201, body = SearchDocument, description = "The search, with the next batch or the answer"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The search was cancelled, or was told as much as it may be",
-            example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is cancelled"})),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 64 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid observation",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /outcome: unknown outcome \"oom\"", "pointer": "/outcome", "value": "oom"}))))]
+        (status = 201, body = SearchDocument, description = "The search, with the next batch or the answer")))]
 pub(in crate::http) async fn create_observation(
     State(app): State<App>,
     client: Client,
@@ -203,9 +136,7 @@ pub(in crate::http) async fn create_observation(
 /// Get a search.
 #[utoipa::path(get, path = "/v1/searches/{id}", tag = "searches",
     params(("id" = String, Path, description = "The search's id")),
-    responses(
-        (status = 200, body = SearchDocument, description = "The search"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search")))]
+    responses((status = 200, body = SearchDocument, description = "The search")))]
 pub(in crate::http) async fn get_search(
     State(app): State<App>,
     client: Client,
@@ -219,11 +150,7 @@ pub(in crate::http) async fn get_search(
 /// It can be read as before, with what is known so far. Cancelling it again changes nothing.
 #[utoipa::path(delete, path = "/v1/searches/{id}", tag = "searches",
     params(("id" = String, Path, description = "The search's id")),
-    responses(
-        (status = 200, body = SearchDocument, description = "The search is cancelled"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such search"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The search is done already",
-            example = json!({"type": "/problems/search-ended", "title": "The search has ended already", "status": 409, "detail": "search \"1mk3v7q0h5c2d8xw\" is done"}))))]
+    responses((status = 200, body = SearchDocument, description = "The search is cancelled")))]
 pub(in crate::http) async fn cancel_search(
     State(app): State<App>,
     client: Client,

@@ -20,10 +20,7 @@ use crate::store::FitAnswer;
 #[utoipa::path(get, path = "/v1/fits/{id}/formats/{format}", tag = "fits",
     params(("id" = String, Path, description = "The fit's id"),
         ("format" = String, Path, description = "What it is for", pattern = "^(text|markdown|env|hf|trl|lightning|accelerate|python)$")),
-    responses(
-        (status = 200, body = String, content_type = "text/plain", description = "The text"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such fit or format, the fit has no answer, nothing fits, or the format cannot say it",
-            example = json!({"type": "/problems/not-found", "title": "There is no such resource", "status": 404, "detail": "fit \"1mk3v7q0h5c2d8xw\" is running, and has no answer"}))))]
+    responses((status = 200, body = String, content_type = "text/plain", description = "The text")))]
 pub(in crate::http) async fn get_fit_format(
     State(app): State<App>,
     Path((id, format)): Path<(String, String)>,

@@ -149,7 +149,7 @@ codes! {
 }
 
 /// A problem document.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, ToSchema)]
 pub struct Problem {
     /// `/problems/` and the code.
     #[serde(rename = "type")]
@@ -195,12 +195,7 @@ impl Problem {
             title: code.title().to_owned(),
             status: code.status().as_u16(),
             detail: detail.into(),
-            pointer: None,
-            parameter: None,
-            value: None,
-            nearest: None,
-            missing: None,
-            simulated: None,
+            ..Problem::default()
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Registration {
 }
 
 /// A card of an agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AgentCard {
     /// Its name on its machine.
     #[schema(example = "cuda:0")]
@@ -357,13 +357,7 @@ mod tests {
             kind: Some("h100-80g".to_owned()),
             gpu: "NVIDIA H100 80GB HBM3".to_owned(),
             memory_bytes: 80 << 30,
-            usable_bytes: None,
-            compute_capability: None,
-            multiprocessors: None,
-            driver: None,
-            cudnn: None,
-            mig: None,
-            simulated: false,
+            ..AgentCard::default()
         }
     }
 

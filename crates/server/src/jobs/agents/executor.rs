@@ -227,13 +227,9 @@ mod tests {
             kind: kind.map(str::to_owned),
             gpu: "NVIDIA H100 80GB HBM3".to_owned(),
             memory_bytes: 80 << 30,
-            usable_bytes: None,
-            compute_capability: None,
-            multiprocessors: None,
             driver: Some("570.1".to_owned()),
-            cudnn: None,
-            mig: None,
             simulated,
+            ..AgentCard::default()
         }
     }
 

@@ -99,31 +99,33 @@ async fn hear_all(shared: &Shared, mut listener: Listener) -> Result<(), StoreEr
 }
 
 fn hear(shared: &Shared, told: Payload) {
+    let is_mine = |holder: &str| holder == shared.holder.name();
     match told {
         Payload::State {
-            id,
+            fit,
             state,
             attempts,
             holder,
-        } => {
-            let is_mine = holder.as_deref() == Some(shared.holder.name());
-            has_changed(shared, &id, state, attempts, is_mine);
-        }
+        } => has_changed(
+            shared,
+            &fit,
+            state,
+            attempts,
+            holder.as_deref().is_some_and(is_mine),
+        ),
         Payload::Progress {
-            id,
+            fit,
             holder,
             progress,
         } => {
-            if holder == shared.holder.name() {
-                return;
+            if !is_mine(&holder)
+                && let Ok(progress) = serde_json::from_value::<Progress>(progress)
+            {
+                if let Some(log) = shared.events.find(&fit) {
+                    log.push(Notification::Probe(progress.clone()));
+                }
+                shared.remote_progress.note(fit, progress);
             }
-            let Ok(progress) = serde_json::from_str::<Progress>(&progress) else {
-                return;
-            };
-            if let Some(log) = shared.events.find(&id) {
-                log.push(Notification::Probe(progress.clone()));
-            }
-            shared.remote_progress.note(id, progress);
         }
     }
 }

@@ -23,12 +23,7 @@ use crate::model::RequestDocument;
 /// again and again (`POST /v1/agents/{id}/jobs/{attempt}/progress`): one that says nothing for `lease_seconds` loses it to another.
 #[utoipa::path(post, path = "/v1/agents/{id}/claims", tag = "agents", request_body = Claim,
     params(("id" = String, Path, description = "The agent's id")),
-    responses(
-        (status = 200, body = ClaimDocument, description = "What to work on, or that there is nothing"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another: register again"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid claim"),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "The service is about to end", headers(("Retry-After" = u64)))))]
+    responses((status = 200, body = ClaimDocument, description = "What to work on, or that there is nothing")))]
 pub(in crate::http) async fn create_claim(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -48,11 +43,7 @@ pub(in crate::http) async fn create_claim(
 /// The whole request, with the graphs and recordings that it names in place.
 #[utoipa::path(get, path = "/v1/agents/{id}/jobs/{attempt}/request", tag = "agents",
     params(("id" = String, Path, description = "The agent's id"), ("attempt" = String, Path, description = "The name of the attempt")),
-    responses(
-        (status = 200, body = RequestDocument, description = "The request"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The request can not be read any more; the fit has failed")))]
+    responses((status = 200, body = RequestDocument, description = "The request")))]
 pub(in crate::http) async fn get_job_request(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
@@ -89,12 +80,7 @@ pub(in crate::http) async fn get_job_request(
 /// Renews the lease. The answer says when the job was cancelled.
 #[utoipa::path(post, path = "/v1/agents/{id}/jobs/{attempt}/progress", tag = "agents", request_body = JobNews,
     params(("id" = String, Path, description = "The agent's id"), ("attempt" = String, Path, description = "The name of the attempt")),
-    responses(
-        (status = 200, body = LeaseDocument, description = "`running`, and until when; otherwise stop"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: stop"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid news")))]
+    responses((status = 200, body = LeaseDocument, description = "`running`, and until when; otherwise stop")))]
 pub(in crate::http) async fn create_progress(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,
@@ -114,14 +100,7 @@ pub(in crate::http) async fn create_progress(
 /// Or say why there is none, or that another agent is to work on it. Sent twice it counts once.
 #[utoipa::path(put, path = "/v1/agents/{id}/jobs/{attempt}/result", tag = "agents", request_body = JobOutcome,
     params(("id" = String, Path, description = "The agent's id"), ("attempt" = String, Path, description = "The name of the attempt")),
-    responses(
-        (status = 204, description = "It is stored"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another"),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The attempt is not under way any more: nothing is stored",
-            example = json!({"type": "/problems/lease-lost", "title": "The lease has passed", "status": 409,
-                "detail": "attempt 1mk3v7q0h5c2d8xw.1 is not under way any more: its time limit or its lease has passed, or it was cancelled; what is said of it is not stored"})),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 8 MiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no answer to what was asked; the fit has failed")))]
+    responses((status = 204, description = "It is stored")))]
 pub(in crate::http) async fn put_result(
     State(app): State<App>,
     Path((id, attempt)): Path<(String, String)>,

@@ -8,11 +8,11 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::http::App;
-use crate::http::request::parameters::{Parameters, no_cursor, page};
+use crate::http::request::parameters::{Page, Parameters, no_cursor};
 use crate::http::response::problem::Problem;
 use crate::http::server::keys::Client;
 use crate::jobs::{AgentDocument, Registration, RegistrationResponse};
@@ -22,15 +22,6 @@ use body::JsonBody;
 
 /// Cards with which a page of agents ends, however many were asked for: so that it has some 500 KiB at most.
 const CARDS_OF_A_PAGE: usize = 500;
-
-/// A page of agents.
-#[derive(Debug, Serialize, ToSchema)]
-pub(in crate::http) struct AgentList {
-    /// By name.
-    items: Vec<AgentDocument>,
-    /// The `cursor` of the next page; null on the last one.
-    next: Option<String>,
-}
 
 /// What an agent is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -46,13 +37,11 @@ pub(in crate::http) struct AgentChange {
 #[utoipa::path(get, path = "/v1/agents", tag = "agents",
     params(("limit" = Option<u32>, Query, description = "How many, from 1 to 500; 50 by default. A page ends with its 500th card", minimum = 1, maximum = 500),
         ("cursor" = Option<String>, Query, description = "`next` of the page before")),
-    responses(
-        (status = 200, body = AgentList, description = "A page of all agents, also of those that were not heard of for up to a day"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "A parameter is unknown or wrong")))]
+    responses((status = 200, body = ref("#/components/schemas/AgentList"), description = "A page of all agents, also of those that were not heard of for up to a day")))]
 pub(in crate::http) async fn list_agents(
     State(app): State<App>,
     parameters: Parameters,
-) -> Result<Json<AgentList>, Problem> {
+) -> Result<Json<Page<AgentDocument>>, Problem> {
     let limit = parameters.limit()?;
     let after = parameters.text("cursor");
     if let Some(cursor) = after.as_deref().filter(|name| !is_host_name(name)) {
@@ -70,8 +59,7 @@ pub(in crate::http) async fn list_agents(
         !is_full
     });
     let limit = limit.min(i64::try_from(whole.count()).unwrap_or(limit));
-    let (items, next) = page(agents, limit, |agent| agent.name.clone());
-    Ok(Json(AgentList { items, next }))
+    Ok(Json(Page::of(agents, limit, |agent| agent.name.clone())))
 }
 
 /// Register an agent, or say that it is there still.
@@ -79,16 +67,7 @@ pub(in crate::http) async fn list_agents(
 /// Sent again by the same process (`instance`) it changes what is known of the cards and nothing else; send it at least three times in a
 /// lease. Needs a key for `agent`, where keys are needed.
 #[utoipa::path(post, path = "/v1/agents", tag = "agents", request_body = Registration,
-    responses(
-        (status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String))),
-        (status = 409, body = Problem, content_type = "application/problem+json", description = "The agent has another version, or another one has its name",
-            example = json!({"type": "/problems/agent-version", "title": "The agent has another version", "status": 409,
-                "detail": "this agent is batchfit 0.0.9, and the service batchfit 0.1.0; start the agent with batchfit 0.1.0"})),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "The body is no valid registration",
-            example = json!({"type": "/problems/request-invalid", "title": "The request is not valid", "status": 422,
-                "detail": "at /cards: an agent has 1 to 128 cards, and this one 0", "pointer": "/cards"})),
-        (status = 503, body = Problem, content_type = "application/problem+json", description = "There are as many agents as may be", headers(("Retry-After" = u64)))))]
+    responses((status = 200, body = RegistrationResponse, description = "The agent, and how long it may say nothing", headers(("Location" = String)))))]
 pub(in crate::http) async fn create_agent(
     State(app): State<App>,
     client: Client,
@@ -102,9 +81,7 @@ pub(in crate::http) async fn create_agent(
 /// Get an agent.
 #[utoipa::path(get, path = "/v1/agents/{id}", tag = "agents",
     params(("id" = String, Path, description = "The agent's id")),
-    responses(
-        (status = 200, body = AgentDocument, description = "The agent"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent")))]
+    responses((status = 200, body = AgentDocument, description = "The agent")))]
 pub(in crate::http) async fn get_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -117,11 +94,7 @@ pub(in crate::http) async fn get_agent(
 /// Needs a key for `admin`, where keys are needed.
 #[utoipa::path(patch, path = "/v1/agents/{id}", tag = "agents", request_body = AgentChange,
     params(("id" = String, Path, description = "The agent's id")),
-    responses(
-        (status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent"),
-        (status = 413, body = Problem, content_type = "application/problem+json", description = "The body is larger than 256 KiB, decompressed"),
-        (status = 422, body = Problem, content_type = "application/problem+json", description = "There is no such state")))]
+    responses((status = 200, body = AgentDocument, description = "The agent; it hears of this within seconds")))]
 pub(in crate::http) async fn change_agent(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -138,8 +111,7 @@ pub(in crate::http) async fn change_agent(
     params(("id" = String, Path, description = "The agent's id")),
     responses(
         (status = 200, body = AgentDocument, description = "It is cordoned, and stays; what it worked on is in the queue again"),
-        (status = 204, description = "It is forgotten"),
-        (status = 404, body = Problem, content_type = "application/problem+json", description = "There is no such agent, or its key is another")))]
+        (status = 204, description = "It is forgotten")))]
 pub(in crate::http) async fn delete_agent(
     State(app): State<App>,
     Path(id): Path<String>,

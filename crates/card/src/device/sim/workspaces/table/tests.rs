@@ -1,5 +1,8 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 use crate::device::sim::workspaces::{Provenance, Source, condense, unpack};
+use crate::device::sim::{Card, Heuristics};
 use crate::units::Bytes;
 
 /// A square layer without groups or dilation.
@@ -97,10 +100,9 @@ fn depthwise_layers_of_pytorchs_own_take_nothing() {
     assert_eq!(plans.source, Source::NotTheLibrary);
 }
 
-/// A recording of one job, and the table made of it.
-fn table_of(lines: &str) -> WorkspaceTable {
-    let text =
-        format!("# cudnn 91900\nJ 1,1,1,8,8,3,3,1,1,1,1,1,1,0 f16 forward\n{lines}T 0 eng0\n");
+/// The table that is made of a recording of one job.
+fn table_of(job: &str, lines: &str) -> WorkspaceTable {
+    let text = format!("# cudnn 91900\nJ {job}\n{lines}T 0 eng0\n");
     let provenance = Provenance {
         card: "a card".into(),
         driver: "580".into(),
@@ -113,56 +115,40 @@ fn table_of(lines: &str) -> WorkspaceTable {
     WorkspaceTable::parse(&table).unwrap()
 }
 
-fn plans(table: &WorkspaceTable, batch: u64) -> (Vec<u64>, Source) {
-    let call = layer([1, 1], 8, 3, 1, 1).call(ConvolutionPass::Forward, DType::Float16, batch);
-    let plans = table.plans(&call);
-    (
-        plans.workspaces.iter().map(|size| size.0).collect(),
-        plans.source,
-    )
-}
+const SMALL_JOB: &str = "1,1,1,8,8,3,3,1,1,1,1,1,1,0 f16 forward";
 
 #[test]
-fn a_recording_is_answered_as_it_was_recorded() {
+fn a_recording_is_answered_as_it_was_recorded_and_estimated_between_and_beyond() {
+    let layer = layer([1, 1], 8, 3, 1, 1);
     // Batch 3 follows the lines of both plans; at 4 they swap, and a larger third comes between.
-    let table = table_of("1 0:110 1:60 2:0\n2 0:210 1:110 2:0\n3 0 1 2\n4 1 3:500 0 2\n");
-    assert_eq!(plans(&table, 1), (vec![110, 60, 0], Source::Recorded));
-    assert_eq!(plans(&table, 3), (vec![310, 160, 0], Source::Recorded));
-    assert_eq!(plans(&table, 4), (vec![210, 210, 210, 0], Source::Recorded));
-}
-
-#[test]
-fn between_two_batches_the_larger_neighbour_answers() {
-    let text = "1 0:100 1:0\n2 0:200 1:0\n3 0 1\n10 2:1900 1\n12 2:2100 1\n14 2 1\n";
-    let table = table_of(text);
-    // The same plan on both sides: its own line.
-    assert_eq!(plans(&table, 11), (vec![2000, 0], Source::Interpolated));
-    // 600 along the lower line, 1,500 along the upper.
-    assert_eq!(plans(&table, 6), (vec![1500, 0], Source::Interpolated));
-}
-
-#[test]
-fn beyond_the_last_batch_is_an_estimate_in_proportion() {
-    let table = table_of("1 0:100 1:0\n2 0:200 1:0\n");
-    let (sizes, source) = plans(&table, 20);
-    assert_eq!(sizes, [2000, 0]);
-    assert!(matches!(source, Source::Estimated(_)));
+    let each = "1 0:110 1:60 2:0\n2 0:210 1:110 2:0\n3 0 1 2\n4 1 3:500 0 2\n";
+    let apart = "1 0:100 1:0\n2 0:200 1:0\n3 0 1\n10 2:1900 1\n12 2:2100 1\n14 2 1\n";
+    for (lines, batch, sizes, source) in [
+        (each, 1, &[110, 60, 0][..], "Recorded"),
+        (each, 3, &[310, 160, 0], "Recorded"),
+        (each, 4, &[210, 210, 210, 0], "Recorded"),
+        // The same plan on both sides: its own line.
+        (apart, 11, &[2000, 0], "Interpolated"),
+        // The larger neighbour answers: 600 along the lower line, 1,500 along the upper.
+        (apart, 6, &[1500, 0], "Interpolated"),
+        // In proportion.
+        ("1 0:100 1:0\n2 0:200 1:0\n", 20, &[2000, 0], "Estimated"),
+    ] {
+        let call = layer.call(ConvolutionPass::Forward, DType::Float16, batch);
+        let plans = table_of(SMALL_JOB, lines).plans(&call);
+        let found: Vec<u64> = plans.workspaces.iter().map(|size| size.0).collect();
+        assert_eq!(found, sizes, "{batch}");
+        let from = format!("{:?}", plans.source);
+        assert!(from.starts_with(source), "{batch}: {from}");
+    }
 }
 
 /// The weight's gradients of two signals' layers (float32, batch 4) as PyTorch allocated them: cuDNN takes 133,120 bytes for
 /// each pair of channels, 400 times the tensors.
 #[test]
 fn spectra_are_scaled_by_pairs_of_channels() {
-    let text = "# cudnn 91900\nJ 32,32,1,1,64,1,5,1,1,0,2,1,1,0 f32 grad_weight\n4 0:136347648 1:0\nT 0 eng0\n";
-    let provenance = Provenance {
-        card: "a card".into(),
-        driver: "580".into(),
-        cudnn: "9.19".into(),
-        recorded: "2026-11-22".into(),
-        command: "none".into(),
-        traits: None,
-    };
-    let table = WorkspaceTable::parse(&condense([text.as_bytes()], &provenance).unwrap()).unwrap();
+    let job = "32,32,1,1,64,1,5,1,1,0,2,1,1,0 f32 grad_weight";
+    let table = table_of(job, "4 0:136347648 1:0\n");
     let longer = ConvolutionLayer {
         input: [1, 1, 96],
         kernel: [1, 1, 5],
@@ -334,7 +320,7 @@ fn tables_of_other_cards_are_whole_and_say_that_they_were_asked() {
 
 #[test]
 fn the_best_table_that_has_a_layer_answers_and_the_first_large_one_estimates() {
-    let own = table_of("1 0:7\n2 0:7\n");
+    let own = table_of(SMALL_JOB, "1 0:7\n2 0:7\n");
     let h200 = WorkspaceTable::h200();
     let stem = layer([3, 64], 224, 7, 2, 3);
     let layer = layer([1, 1], 8, 3, 1, 1);
@@ -352,9 +338,9 @@ fn the_best_table_that_has_a_layer_answers_and_the_first_large_one_estimates() {
 
 /// Says the number of its calls about first plans.
 #[derive(Debug, Default)]
-struct Counting(std::sync::atomic::AtomicU64);
+struct Counting(AtomicU64);
 
-impl crate::device::sim::Heuristics for Counting {
+impl Heuristics for Counting {
     fn version(&self) -> &'static str {
         "9.19.0"
     }
@@ -363,27 +349,19 @@ impl crate::device::sim::Heuristics for Counting {
         std::path::Path::new("")
     }
 
-    fn workspaces(
-        &self,
-        _: &'static crate::device::sim::Card,
-        _: &Convolution,
-    ) -> Option<Vec<Bytes>> {
+    fn workspaces(&self, _: &'static Card, _: &Convolution) -> Option<Vec<Bytes>> {
         Some([300, 200, 100].map(Bytes).to_vec())
     }
 
-    fn first_workspace(
-        &self,
-        _: &'static crate::device::sim::Card,
-        _: &Convolution,
-    ) -> Option<Bytes> {
-        let calls = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    fn first_workspace(&self, _: &'static Card, _: &Convolution) -> Option<Bytes> {
+        let calls = self.0.fetch_add(1, Ordering::Relaxed);
         Some(Bytes(calls)).filter(|calls| calls.0 < 3)
     }
 }
 
 #[test]
 fn cudnn_answers_for_unrecorded_calls_and_estimates_fill_the_rest() {
-    let card = crate::device::sim::Card::find("a100-80g").unwrap();
+    let card = Card::find("a100-80g").unwrap();
     let asked: &'static Counting = Box::leak(Box::default());
     let mut lookup = Lookup::among(WorkspaceTable::of_architecture(card.capability.compute))
         .with_heuristics(Some((card, asked)));
@@ -404,12 +382,12 @@ fn cudnn_answers_for_unrecorded_calls_and_estimates_fill_the_rest() {
     let mut recorded = Lookup::new(WorkspaceTable::h200()).with_heuristics(Some((card, asked)));
     let known = recorded.plans(&call([64, 64], 32));
     assert_eq!(known.source, Source::Recorded);
-    assert_eq!(asked.0.load(std::sync::atomic::Ordering::Relaxed), 4);
+    assert_eq!(asked.0.load(Ordering::Relaxed), 4);
 }
 
 #[test]
 fn plans_after_the_first_are_asked_for_when_they_are_wanted() {
-    let card = crate::device::sim::Card::find("h200").unwrap();
+    let card = Card::find("h200").unwrap();
     let asked: &'static Counting = Box::leak(Box::default());
     let lookup = || Lookup::new(WorkspaceTable::h200()).with_heuristics(Some((card, asked)));
     let call =
@@ -418,7 +396,7 @@ fn plans_after_the_first_are_asked_for_when_they_are_wanted() {
 
     assert_eq!(lookup().plans(&unknown).workspaces.len(), 1);
     let further = |call: &Convolution, listed, begun| {
-        asked.0.store(begun, std::sync::atomic::Ordering::Relaxed);
+        asked.0.store(begun, Ordering::Relaxed);
         lookup().further_plans(call, listed)
     };
     assert_eq!(further(&unknown, 1, 0), [200, 100].map(Bytes));
