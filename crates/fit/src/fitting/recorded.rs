@@ -22,8 +22,8 @@ use crate::worker::{
 };
 use crate::{Engine as _, EngineError, FitResult, GpuRun, Progress, Work};
 
-use super::devices::{Resolved, resolve};
-use super::engine::FitEngine;
+use super::devices::resolve;
+use super::engine::{FitEngine, card};
 use super::probing::gpu::{gpu_work, translated};
 use super::probing::runner::Observer;
 use crate::fitting::recommendation::recommend::TARGET_DECIDES;
@@ -149,10 +149,14 @@ impl<'a> Session<'a> {
             fs::write(&path, text).map(|()| path)
         });
         let file = file.transpose().map_err(broken)?;
-        let device = match resolve(&request.device, || engine.catalogue().inventory())? {
+        let device = match card(request) {
             // Of whatever card is here; the answer says which.
-            Resolved::Simulated(_) => 0,
-            Resolved::Cuda(_, gpu) => gpu.ordinal,
+            Some(_) => 0,
+            None => {
+                resolve(&request.device, || engine.catalogue().inventory())?
+                    .1
+                    .ordinal
+            }
         };
         observer.before(0, "waiting for the GPU")?;
         let turn = wait_for_gpu(engine, device, observer)?;

@@ -18,6 +18,18 @@ pub struct Plan {
     pub shortfall: u64,
 }
 
+impl Plan {
+    /// So many steps of this micro-batch on each rank, without a target.
+    pub fn free(micro_batch: u64, steps: u64, world_size: u64) -> Plan {
+        Plan {
+            micro_batch,
+            accumulation_steps: steps,
+            global_batch: micro_batch * steps * world_size,
+            shortfall: 0,
+        }
+    }
+}
+
 /// Most plans that [`short_plans`] gives.
 const SHORT_PLANS: usize = 16;
 
