@@ -169,11 +169,7 @@ fn blame(arguments: &TellOutcome, invalid: RequestError) -> CliError {
         return CliError::flag("--outcome", "how it ended is missing");
     }
     match &arguments.file {
-        Some(file) => CliError::Named {
-            name: file.display().to_string(),
-            at: String::new(),
-            invalid,
-        },
+        Some(file) => CliError::named(&file.display(), invalid),
         None => CliError::Invalid(invalid),
     }
 }

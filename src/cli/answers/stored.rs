@@ -21,20 +21,10 @@ pub(in crate::cli) fn stored(
         return Err(CliError::flag("--seq-len", problem));
     };
     let format = arguments.output.format();
-    let is_json = match format {
-        Format::Text => false,
-        Format::Json => true,
-        Format::Env
-        | Format::Hf
-        | Format::Trl
-        | Format::Lightning
-        | Format::Accelerate
-        | Format::Python
-        | Format::Markdown => {
-            let problem = format!("{} is for an answer that is computed", format.flag());
-            return Err(CliError::flag("--stored", problem));
-        }
-    };
+    if !matches!(format, Format::Text | Format::Json) {
+        let problem = format!("{} is for an answer that is computed", format.flag());
+        return Err(CliError::flag("--stored", problem));
+    }
     let near = with_database(&arguments.kept, async |db| {
         jobs::nearest(db, engine, request).await
     });
@@ -47,7 +37,7 @@ pub(in crate::cli) fn stored(
         let problem = "no answer for this model is stored here; without --stored one is computed";
         return Err(CliError::flag("--stored", problem));
     };
-    output::answer(is_json, &near, || {
+    output::answer(format == Format::Json, &near, || {
         report::near(&near, &output::style(false))
     })?;
     Ok(Outcome::Answered)

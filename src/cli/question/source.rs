@@ -91,8 +91,7 @@ pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
         }
         Ok(_) if config.is_file() => return read(&config),
         Err(source) if is_path(what) || what.is_symlink() => {
-            let path = what.to_owned();
-            return Err(CliError::Unreadable { path, source });
+            return Err(CliError::unreadable(what)(source));
         }
         Ok(_) | Err(_) => {}
     }
