@@ -38,6 +38,12 @@ pub(super) enum CliError {
     Broken(anyhow::Error),
 }
 
+impl From<anyhow::Error> for CliError {
+    fn from(error: anyhow::Error) -> CliError {
+        CliError::Broken(error)
+    }
+}
+
 impl CliError {
     /// What is wrong with a flag or a file, as a whole.
     pub(super) fn named(name: &dyn ToString, invalid: RequestError) -> CliError {
@@ -68,17 +74,17 @@ impl CliError {
 
     /// What went wrong with reading this file.
     pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
-        |error| CliError::refused(format!("could not read {}: {error}", path.display()))
+        move |error| CliError::refused(format!("could not read {}: {error}", path.display()))
     }
 
     /// What went wrong with writing this file.
     pub(super) fn unwritable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
-        |error| CliError::refused(format!("could not write {}: {error}", path.display()))
+        move |error| CliError::refused(format!("could not write {}: {error}", path.display()))
     }
 
     /// What is wrong with the recording in this file: it is damaged, or contradicts itself.
     pub(super) fn recording(path: &Path) -> impl Fn(RecordingError) -> CliError {
-        |error| {
+        move |error| {
             CliError::Said(
                 Code::RecordingInvalid,
                 format!("{}: {error}", path.display()),
@@ -90,9 +96,8 @@ impl CliError {
     pub(super) fn writing(error: io::Error) -> CliError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CliError::ReaderGone,
-            _ => CliError::Said(
-                Code::Internal,
-                format!("the answer could not be written to stdout: {error}"),
+            _ => CliError::Broken(
+                anyhow::Error::new(error).context("the answer could not be written to stdout"),
             ),
         }
     }

@@ -243,14 +243,12 @@ fn said_by_flags(said: &clap::Error) -> ExitCode {
 
 /// `batchfit openapi`.
 fn openapi() -> Result<Outcome, CliError> {
-    terminal::output::text(&http::openapi_yaml())?;
-    Ok(Outcome::Answered)
+    terminal::output::text(&http::openapi_yaml())
 }
 
 /// `batchfit operators`.
 fn operators() -> Result<Outcome, CliError> {
-    terminal::output::text(&ops::known_operators())?;
-    Ok(Outcome::Answered)
+    terminal::output::text(&ops::known_operators())
 }
 
 /// The engine of this process, whose workers are this very binary.

@@ -82,8 +82,7 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, CliError> {
             report::sequence(program, arguments.batch.batch, steps, &recorded(path)?)
         }
     };
-    output::text(&text)?;
-    Ok(Outcome::Answered)
+    output::text(&text)
 }
 
 /// The requests of a recording.

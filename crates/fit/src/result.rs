@@ -11,10 +11,11 @@ use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict, is_nothing,
 };
+use crate::search::Plan;
 use crate::search::headroom::Doubt;
 
 /// What to train with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Recommendation {
     /// Whether there is a batch to train with; false where `micro_batch` is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +114,16 @@ impl Recommendation {
         self.headroom_bytes = 0;
         self.exactly = None;
         self.without_speed();
+    }
+
+    /// The batch that it recommends.
+    pub(super) fn plan(&self) -> Plan {
+        Plan {
+            micro_batch: self.micro_batch,
+            accumulation_steps: self.accumulation_steps,
+            global_batch: self.global_batch,
+            shortfall: self.shortfall,
+        }
     }
 
     /// Takes back how long a step takes.

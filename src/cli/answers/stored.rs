@@ -27,8 +27,7 @@ pub(in crate::cli) fn stored(
     }
     let near = with_database(&arguments.kept, async |db| {
         jobs::nearest(db, engine, request).await
-    });
-    let near = near.map_err(CliError::Broken)?;
+    })?;
     let near = near.map_err(|error| match error {
         JobError::Engine(error) => CliError::Engine(error),
         other => CliError::Broken(other.into()),
@@ -39,8 +38,7 @@ pub(in crate::cli) fn stored(
     };
     output::answer(format == Format::Json, &near, || {
         report::near(&near, &output::style(false))
-    })?;
-    Ok(Outcome::Answered)
+    })
 }
 
 /// The question that the answer of this id is to.

@@ -265,7 +265,7 @@ fn print(
     answered: &[Answered],
     (no_gpu, assumes_length): (Option<&str>, bool),
     style: &Style,
-) -> Result<(), CliError> {
+) -> Result<Outcome, CliError> {
     let names: Vec<(&str, ShownRequest)> = answered
         .iter()
         .map(|answered| {
@@ -301,7 +301,7 @@ fn print(
             // There is nothing to train with.
             Err(problem) if nothing_fits => {
                 output::error(&problem);
-                Ok(())
+                Ok(Outcome::NothingFits)
             }
             Err(problem) => Err(CliError::flag("--format", problem)),
         }
@@ -319,7 +319,7 @@ fn print(
         }
         (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
         (of_one, [answer], _) => snippet(of_one, answer),
-        (_of_one, ..) => Ok(()),
+        (_of_one, ..) => Ok(Outcome::Answered),
     }
 }
 

@@ -24,8 +24,7 @@ pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, CliError> {
         // Help is an answer everywhere; this one says what is missing.
         Err(_) if passed_on.iter().any(|one| one == "--help" || one == "-h") => {
             let help = Arguments::help_of("export");
-            output::text(&help)?;
-            return Ok(Outcome::Answered);
+            return output::text(&help);
         }
         Err(trouble) => return Err(trouble),
     };

@@ -47,6 +47,5 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
     }
     output::answer(arguments.json, &document, || {
         report::replay(&document, &output::style(false))
-    })?;
-    Ok(Outcome::Answered)
+    })
 }

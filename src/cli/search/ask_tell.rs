@@ -7,7 +7,6 @@ use std::io::{self, BufRead, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -42,11 +41,7 @@ const IN_MEMORY: &str = "sqlite::memory:";
 /// Answers lines until there are no more.
 pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
     let engine = engine(Deadlines::USUAL)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("could not start the runtime")
-        .map_err(CliError::Broken)?;
+    let runtime = storage::runtime()?;
     let opened = runtime.block_on(async {
         let db = opened(kept).await?;
         let limits = Limits::default();
@@ -114,7 +109,7 @@ impl Session {
             match line.and_then(|line| self.answer(&line)) {
                 Ok(document) => output::json_line(&document)?,
                 Err(error) => output::json_line(&LineError { error })?,
-            }
+            };
         }
     }
 

@@ -164,21 +164,22 @@ fn print(
     }
     match arguments.format() {
         SearchFormat::Json => output::json(document)?,
-        SearchFormat::Text if outcome == Outcome::Interrupted => {}
+        SearchFormat::Text if outcome == Outcome::Interrupted => outcome,
         SearchFormat::Text => {
             let style = output::style(arguments.verbose);
-            output::text(&report::search(&template.shown(), document, &style))?;
+            output::text(&report::search(&template.shown(), document, &style))?
         }
         SearchFormat::Env if outcome == Outcome::Answered => {
-            output::text(&report::search_env(document))?;
+            output::text(&report::search_env(document))?
         }
         SearchFormat::Env => {
             output::text(&report::no_env())?;
             if outcome == Outcome::NothingFits {
                 output::error(&format!("nothing fits: {why}"));
             }
+            outcome
         }
-    }
+    };
     Ok(outcome)
 }
 

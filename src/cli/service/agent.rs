@@ -45,10 +45,9 @@ pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
         deliver: Duration::from_secs(flags.deliver),
     };
     let signals = Signals::default();
-    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime");
-    let runtime = runtime.map_err(CliError::Broken)?;
+    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime")?;
     let ended = runtime.block_on(async {
-        listen(&signals).map_err(CliError::Broken)?;
+        listen(&signals)?;
         let ended = agent::run(server, Arc::new(engine), name, cards, orders, signals).await;
         ended.map_err(|error| CliError::Broken(error.into()))
     });

@@ -17,7 +17,7 @@ pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
     let answered = with_database(&arguments.kept, async |db| {
         answer(db, &arguments.command).await
     });
-    answered.map_err(CliError::Broken)?
+    answered?
 }
 
 async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {

@@ -104,7 +104,7 @@ pub(super) fn resolve(
     let wanted = match choice {
         DeviceChoice::Sim(name) => {
             let unknown = format!("there is no simulated device `sim:{name}`");
-            return Err(EngineError::Invalid(RequestError::at("/device", unknown)));
+            return Err(RequestError::at("/device", unknown).into());
         }
         // Which one it will be is decided when it is opened: no other process may have it then.
         DeviceChoice::Auto | DeviceChoice::Kind(_) => None,
@@ -230,8 +230,7 @@ pub(super) fn together(
     let mut free_first: Vec<&Gpu> = gpus.iter().filter(is_meant).collect();
     crate::order::by_key(&mut free_first, |gpu| is_used(gpu));
     let are_alike = |a: &Gpu, b: &Gpu| {
-        (&a.name, a.total_bytes, a.compute, a.multiprocessors)
-            == (&b.name, b.total_bytes, b.compute, b.multiprocessors)
+        (&a.name, a.total_bytes, a.capability) == (&b.name, b.total_bytes, b.capability)
     };
     let alike = free_first.iter().map(|first| {
         let others = free_first.iter().filter(|gpu| are_alike(first, gpu));
@@ -283,8 +282,8 @@ fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {
         gpu: Some(gpu.name.clone()),
         memory_bytes: Some(gpu.total_bytes),
         usable_bytes: Some(free.saturating_sub(PROCESS_OVERHEAD).0),
-        compute_capability: Some(dotted(gpu.compute)),
-        multiprocessors: u32::try_from(gpu.multiprocessors).ok(),
+        compute_capability: Some(dotted(gpu.capability.compute)),
+        multiprocessors: u32::try_from(gpu.capability.multiprocessors).ok(),
         driver: gpu.driver.clone(),
         cudnn: gpu.cudnn.clone(),
         available: missing.is_none(),

@@ -185,10 +185,8 @@ pub(super) fn for_unconfirmed(
         }
         let limit = search.limit();
         let probed = search.deciding(micro_steps(steps)).probe(micro_batch)?;
-        let left = limit.saturating_sub(Bytes(probed.report.peak_reserved_bytes));
-        // Rounded down.
-        let left = Share(Share::of(left, limit).0.saturating_sub(1));
-        search.keep(confirmed.with_unconfirmed(left, limit).unwrap_or(confirmed));
+        let reserved = Bytes(probed.report.peak_reserved_bytes);
+        search.keep(confirmed.beside(reserved, limit));
         let plan = Plan::free(micro_batch, steps, goal.world_size);
         return Ok(Some(Chosen { plan, ..*chosen }));
     }

@@ -253,10 +253,7 @@ impl<'a> Session<'a> {
                 "PyTorch trains with batch {only} and with no other that was tried ({tried:?}); two are needed to say more"
             ),
         };
-        Err(EngineError::Invalid(RequestError::at(
-            "/memory_limit",
-            problem,
-        )))
+        Err(RequestError::at("/memory_limit", problem).into())
     }
 
     /// Records a batch; says whether it fits.
@@ -388,9 +385,7 @@ impl<'a> Session<'a> {
 
 /// The only variant of a request, trained.
 fn single(request: &Request) -> Result<&Variant> {
-    let refuse = |pointer: &str, problem: String| {
-        Err(EngineError::Invalid(RequestError::at(pointer, problem)))
-    };
+    let refuse = |pointer: &str, problem: String| Err(RequestError::at(pointer, problem).into());
     let [variant] = request.variants.as_slice() else {
         let problem = format!(
             "one variant is recorded at a time, and this asks for {}; give single values",

@@ -1,7 +1,6 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -13,6 +12,7 @@ use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
 use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
+use crate::model::hexadecimal;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
     SizeId, Tensor, TensorId, Timeline,
@@ -243,11 +243,7 @@ fn digest(sequences: &[Sequence]) -> String {
     for sequence in sequences {
         digest.update(sequence.to_text());
     }
-    let mut text = String::new();
-    for byte in digest.finalize() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hexadecimal(&digest.finalize())
 }
 
 /// What a size follows at batches that were not recorded.

@@ -429,7 +429,7 @@ impl FitEngine {
             let problem = format!(
                 "the graph was exported for batches up to {ceiling}, and this asks for {batch}"
             );
-            return Err(EngineError::Invalid(RequestError::at("/model", problem)));
+            return Err(RequestError::at("/model", problem).into());
         }
         let limit = spec.budget.limit(&variant.parallel);
         let simulated = simulator.probe(variant, batch, limit, detail)?;

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
-use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{
     Card, CardMemory, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD, Workspaces,
@@ -90,7 +89,7 @@ impl FitEngine {
             Some(gpu) => gpu.device().name.to_owned(),
             None => format!("cuda:{}", ready.gpu.ordinal),
         };
-        notes.extend(of_generation(ready.gpu.compute, request));
+        notes.extend(of_generation(ready.gpu.capability.compute, request));
         let available = Bytes(ready.available_bytes);
         let memory = CardMemory {
             total: Bytes(ready.gpu.total_bytes),
@@ -120,7 +119,7 @@ impl FitEngine {
         let simulator = Simulator::new(
             device.clone(),
             workload.clone(),
-            capability(&ready),
+            ready.gpu.capability,
             settings,
             memory,
             cancel,
@@ -208,14 +207,6 @@ pub(crate) fn is_to_be_recorded(request: &Request, cancel: &Cancel) -> Result<bo
         return Ok(true);
     }
     Ok(lowered(request, cancel)?.not_understood.is_some())
-}
-
-fn capability(ready: &Ready) -> Capability {
-    Capability {
-        compute: ready.gpu.compute,
-        multiprocessors: ready.gpu.multiprocessors,
-        threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
-    }
 }
 
 /// What simulates a request about a simulated card, and what there is for the allocator.

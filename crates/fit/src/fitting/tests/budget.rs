@@ -54,17 +54,9 @@ fn limited(asked: Option<Bytes>) -> (Bytes, bool) {
 }
 
 #[test]
-fn without_a_limit_all_that_is_available_counts() {
+fn what_is_asked_for_counts_up_to_what_is_available_and_more_is_said() {
     assert_eq!(limited(None), (AVAILABLE, false));
-}
-
-#[test]
-fn less_than_is_available_counts_as_asked() {
     assert_eq!(limited(Some(Bytes::gib(8))), (Bytes::gib(8), false));
-}
-
-#[test]
-fn more_than_is_available_is_cut_and_said() {
     assert_eq!(limited(Some(Bytes::gib(16))), (AVAILABLE, true));
 }
 

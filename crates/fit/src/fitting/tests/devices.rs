@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::EngineError;
+use crate::device::Capability;
 use crate::fitting::devices::*;
 use crate::model::DeviceChoice;
 use crate::worker::Gpu;
@@ -14,9 +15,7 @@ fn gpus(of: &[(&str, u64)]) -> Vec<Gpu> {
         name: (*name).to_owned(),
         total_bytes: 80 << 30,
         free_bytes: (80 - used) << 30,
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
+        capability: Capability::of((9, 0), 132),
         driver: None,
         cudnn: None,
     };

@@ -123,11 +123,7 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
         (99, 100)
     );
     assert_eq!(best.headroom_bytes, 10 * MIB);
-    assert!(
-        best.notes
-            .iter()
-            .any(|note| note.contains("0.5% for where the GPU driver places memory"))
-    );
+    assert!(notes(&best, "0.5% for where the GPU driver places memory"));
 }
 
 #[test]
@@ -172,12 +168,7 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
 
     let best = found.recommendation;
     assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
-    assert!(
-        best.notes
-            .last()
-            .unwrap()
-            .contains("probes on the GPU failed: batch 100")
-    );
+    assert!(notes(&best, "probes on the GPU failed: batch 100"));
 }
 
 #[test]
@@ -239,14 +230,7 @@ fn a_batch_of_one_without_headroom_is_not_recommended() {
 
     // 1190 MiB of 1200 are reserved, and one and a half per cent is to be left free.
     assert_eq!((found.micro_batch, found.max_batch_without_retries), (0, 2));
-    assert!(
-        found
-            .notes
-            .iter()
-            .any(|note| note.starts_with("a batch of one runs without retries")),
-        "{:?}",
-        found.notes
-    );
+    assert!(notes(&found, "a batch of one runs without retries"));
     question.budget = budget_within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
     let found = fit(&question, &mut simulated, None).recommendation;
     assert_eq!(found.micro_batch, 1);

@@ -13,7 +13,7 @@ use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, Step
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{EngineError, Environment, FitResult, Work};
+use crate::{EngineError, Environment, FitResult, Recommendation, Work};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -205,6 +205,11 @@ pub(super) fn question() -> FitSpec<'static> {
         assumptions: Vec::new(),
         notes: Vec::new(),
     }
+}
+
+/// Whether a note has this in it.
+pub(super) fn notes(found: &Recommendation, part: &str) -> bool {
+    found.notes.iter().any(|note| note.contains(part))
 }
 
 pub(super) fn fit(

@@ -21,6 +21,12 @@ fn parse(document: Value) -> Request {
     Request::parse(RequestDocument::from(document)).unwrap()
 }
 
+/// A request about the graph in this file.
+fn of_file(document: Value, file: &[u8]) -> Request {
+    let files = ModelFiles::Graph(file.to_vec());
+    Request::parse(RequestDocument::from(document).with_files(files)).unwrap()
+}
+
 #[test]
 fn what_is_left_out_has_the_documented_default() {
     let request = parse(json!({ "model": { "preset": "resnet18" } }));
@@ -145,10 +151,7 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, file);
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
         let document = serde_json::to_value(&request.document).unwrap();
@@ -162,10 +165,7 @@ fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     let half = include_bytes!("../../../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, half);
         request
             .lower()
             .cloned()
@@ -191,10 +191,7 @@ fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
     let half = include_bytes!("../../../../../tests/golden/exported/resnet50-fp16.json.gz");
     let lower = |training: Value| {
         let document = json!({ "training": training });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, half);
         request
             .lower()
             .cloned()
@@ -217,10 +214,7 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, file);
         request.lower().unwrap().notes.clone()
     };
 
@@ -238,12 +232,7 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     }));
     let file = include_bytes!("../../../../../tests/golden/exported/resnet18.json.gz");
     let text = batchfit_models::exported::unpack(file).unwrap();
-    let read = |file: &[u8]| {
-        Request::parse(
-            RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap()
-    };
+    let read = |file: &[u8]| of_file(json!({}), file);
     let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
 
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
@@ -374,10 +363,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
 #[test]
 fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2-table.json.gz");
-    let request = Request::parse(
-        RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
-    )
-    .unwrap();
+    let request = of_file(json!({}), file);
     let with = request.lower().unwrap();
     assert!(with.workload.graph().unwrap().releases.is_some());
     let mut without = with.clone();
