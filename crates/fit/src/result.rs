@@ -172,6 +172,18 @@ pub struct Limit {
     pub shortage: Option<Shortage>,
 }
 
+impl Limit {
+    /// One for which nothing was refused.
+    pub(super) fn new(kind: LimitKind, batch: Option<u64>, explanation: String) -> Limit {
+        Limit {
+            kind,
+            batch,
+            explanation,
+            shortage: None,
+        }
+    }
+}
+
 /// Why a batch is not larger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
@@ -207,7 +219,7 @@ pub struct AcrossRanks {
 }
 
 /// One combination of precision, optimizer and checkpointing, with its own answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VariantResult {
     /// 1 is the best. Variants of one optimizer follow each other, unless `compare` is `across_optimizers`.
     pub rank: u32,

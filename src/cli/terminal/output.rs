@@ -316,10 +316,12 @@ mod tests {
         assert_eq!((seen.width, seen.color, seen.verbose), (132, true, true));
     }
 
+    type Change<'a> = &'a dyn Fn(&mut TerminalInfo);
+
     #[test]
     fn what_people_say_about_colours_goes_before_what_a_terminal_has() {
         let text = |value: &str| Some(value.to_owned());
-        let changes: [(&str, &dyn Fn(&mut TerminalInfo)); 4] = [
+        let changes: [(&str, Change<'_>); 4] = [
             ("NO_COLOR", &|it| it.no_color = true),
             ("CLICOLOR", &|it| it.clicolor = text("0")),
             ("TERM", &|it| it.terminal = text("dumb")),

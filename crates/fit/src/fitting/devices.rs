@@ -19,7 +19,7 @@ use super::engine::{Catalogue, card};
 use super::probing::gpu::translated;
 
 /// What a worker found, when it was asked for GPUs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Inventory {
     pub(super) gpus: Vec<Gpu>,
     /// Why there are none, or why they cannot be used.
@@ -56,11 +56,7 @@ const LISTED: Duration = Duration::from_secs(2);
 
 impl Catalogue {
     pub(super) fn inventory(&self) -> Inventory {
-        let mut inventory = Inventory {
-            gpus: Vec::new(),
-            missing: None,
-            lost: None,
-        };
+        let mut inventory = Inventory::default();
         let listed = match &self.lister {
             Ok((program, deadlines)) => {
                 let launch = WorkerCommand::this_binary(program.clone());

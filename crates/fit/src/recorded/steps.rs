@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::RecordedError;
 use super::form::{Alone, Evidence, Form, solve};
-use super::matching::{Divergence, Matching};
+use super::matching::Matching;
 use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
 use super::scratch::{Operation, Recognized, recognize};
@@ -84,12 +84,7 @@ impl Steps {
         }
         let mut matchings = Vec::new();
         for pair in sequences.windows(2) {
-            let matching = Matching::of(&pair[0], &pair[1]);
-            let matching = matching.map_err(|Divergence(i, j)| RecordedError::Divergence {
-                batches: [pair[0].batch, pair[1].batch],
-                places: [pair[0].place(i), pair[1].place(j)],
-            })?;
-            matchings.push(matching);
+            matchings.push(Matching::of(&pair[0], &pair[1])?);
         }
         let merged = Merged::of(&sequences, &matchings);
         let (program, uncertain, recorded) = Writer::new(&sequences, &merged).write();

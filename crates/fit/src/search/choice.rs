@@ -230,7 +230,7 @@ pub fn unbeaten(variants: &[(u64, Option<f64>)]) -> Vec<Option<bool>> {
 }
 
 /// What a variant is judged by.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RankKey {
     /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
     pub group: usize,
@@ -384,11 +384,8 @@ mod tests {
     /// One that fits, without a target, and recomputes nothing.
     fn plain(at_once: u64) -> RankKey {
         RankKey {
-            group: 0,
             at_once,
-            shortfall: 0,
-            recomputes: 0.0,
-            samples_per_second: None,
+            ..RankKey::default()
         }
     }
 

@@ -128,10 +128,8 @@ mod tests {
         let variant = VariantResult {
             rank: 1,
             training: variant,
-            cost: None,
-            recomputes: 0.0,
-            pareto: None,
             recommendation,
+            ..VariantResult::default()
         };
         let environment = Environment {
             batchfit: "0".to_owned(),
