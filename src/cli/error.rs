@@ -54,9 +54,9 @@ impl CliError {
         }
     }
 
-    /// What is wrong with a flag.
-    pub(super) fn flag(flag: &str, problem: impl Into<String>) -> CliError {
-        CliError::named(&flag, RequestError::at("", problem))
+    /// What is wrong with a flag or a file, in a sentence.
+    pub(super) fn flag(name: &(impl ToString + ?Sized), problem: impl Into<String>) -> CliError {
+        CliError::named(&name.to_string(), RequestError::at("", problem))
     }
 
     /// All that is wrong, of which there is something.

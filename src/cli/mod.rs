@@ -33,6 +33,7 @@ mod virtual_gpu;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use batchfit_platform::log_to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -253,9 +254,7 @@ fn operators() -> Result<Outcome, CliError> {
 
 /// The engine of this process, whose workers are this very binary.
 fn engine(deadlines: Deadlines) -> Result<FitEngine, CliError> {
-    let program = std::env::current_exe().map_err(|error| {
-        CliError::Broken(anyhow::Error::new(error).context("could not find this program's file"))
-    })?;
+    let program = std::env::current_exe().context("could not find this program's file")?;
     Ok(FitEngine::new(program).with_deadlines(deadlines))
 }
 

@@ -141,7 +141,7 @@ fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
     }
-    let wrong = |problem: String| CliError::named(&file.display(), RequestError::at("", problem));
+    let wrong = |problem: String| CliError::flag(&file.display(), problem);
     if bytes.len() as u64 > LONGEST {
         return Err(wrong(format!("it is longer than {} KiB", LONGEST >> 10)));
     }

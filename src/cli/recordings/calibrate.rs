@@ -27,7 +27,6 @@ use crate::device::sim::workspaces::{
     Provenance, WorkspaceTable, condense, layer_text, merge, pack, parse_layer, unpack,
 };
 use crate::jobs::EngineError;
-use crate::model::RequestError;
 use crate::model::nicknames as cards;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
@@ -359,7 +358,7 @@ fn work(
 
 /// Takes over an exported table, after all of it was read.
 fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
-    let wrong = |problem: &str| CliError::named(&file.display(), RequestError::at("", problem));
+    let wrong = |problem: &str| CliError::flag(&file.display(), problem);
     let text = unpack(&*read_bytes(file)?).map_err(CliError::unreadable(file))?;
     let table = WorkspaceTable::parse(&text).map_err(|error| {
         wrong(&format!(

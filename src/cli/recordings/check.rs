@@ -36,5 +36,5 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
 
 fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, CliError> {
     read(&read_bytes(path)?, batch, Bounds::default())
-        .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
+        .map_err(|error| CliError::flag(&path.display(), error.to_string()))
 }

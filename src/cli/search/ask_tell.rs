@@ -7,6 +7,7 @@ use std::io::{self, BufRead, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -98,13 +99,8 @@ struct LineError {
 impl Session {
     fn answer_all(&mut self, lines: &mut impl BufRead) -> Result<(), CliError> {
         loop {
-            let line = match next_line(lines) {
-                Ok(None) => return Ok(()),
-                Ok(Some(line)) => line,
-                Err(error) => {
-                    let read = anyhow::Error::new(error).context("could not read stdin");
-                    return Err(CliError::Broken(read));
-                }
+            let Some(line) = next_line(lines).context("could not read stdin")? else {
+                return Ok(());
             };
             match line.and_then(|line| self.answer(&line)) {
                 Ok(document) => output::json_line(&document)?,

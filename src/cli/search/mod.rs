@@ -21,7 +21,6 @@ use super::question::size;
 use crate::cli::terminal::output;
 use crate::jobs::SearchDocument;
 use crate::limits::Cancel;
-use crate::model::RequestError;
 use crate::report;
 use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
@@ -209,5 +208,5 @@ fn so_far(document: &SearchDocument) -> String {
 
 /// What is wrong with the command itself.
 pub(super) fn wrong(problem: impl Into<String>) -> CliError {
-    CliError::named(&"CMD", RequestError::at("", problem))
+    CliError::flag("CMD", problem)
 }

@@ -23,15 +23,10 @@ fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
     let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
     let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
 
-    assert_eq!(requested_limit(&none, &Settings::default(), memory), None);
-    assert_eq!(
-        requested_limit(&half, &quarter, memory),
-        Some(Bytes::gib(8))
-    );
-    assert_eq!(
-        requested_limit(&none, &quarter, memory),
-        Some(Bytes::gib(4))
-    );
+    let limit = |request: &_, settings: &_| requested_limit(request, settings, memory);
+    assert_eq!(limit(&none, &Settings::default()), None);
+    assert_eq!(limit(&half, &quarter), Some(Bytes::gib(8)));
+    assert_eq!(limit(&none, &quarter), Some(Bytes::gib(4)));
 }
 
 const AVAILABLE: Bytes = Bytes::gib(15);
@@ -47,10 +42,8 @@ fn budget_of(asked: Option<Bytes>) -> MemoryBudget {
 fn limited(asked: Option<Bytes>) -> (Bytes, bool) {
     let alone = Parallel::None;
     let room = budget_of(asked);
-    (
-        room.limit(&alone),
-        room.note([&alone].into_iter()).is_some(),
-    )
+    let note = room.note([&alone].into_iter());
+    (room.limit(&alone), note.is_some())
 }
 
 #[test]

@@ -97,16 +97,8 @@ impl Runner for Script {
                 cause: "the worker ended (signal: 9 (SIGKILL))".to_owned(),
             });
         }
-        let state = if variant.optimizer == Optimizer::Sgd {
-            0
-        } else {
-            200
-        };
-        let extra = if variant.accumulation > 1 {
-            self.accumulating
-        } else {
-            0
-        };
+        let state = u64::from(variant.optimizer != Optimizer::Sgd) * 200;
+        let extra = u64::from(variant.accumulation > 1) * self.accumulating;
         let per_sample = match variant.checkpointing {
             Checkpointing::None => self.per_sample,
             Checkpointing::PerBlock | Checkpointing::Modules(_) => self.per_sample / 2,

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
-    CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration,
-    MixedPrecision, ModelFiles, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
+    Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration, MixedPrecision, ModelFiles,
+    Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
 };
 use crate::ops::{Norm, Op};
 use crate::search::headroom::{Doubts, Halved};
@@ -254,13 +254,9 @@ fn calibration(share: u32, times: usize) -> HeadroomCalibration {
     (0..times).for_each(|_| halved.halve(&Doubts::default()));
     HeadroomCalibration {
         strategy: "none".to_owned(),
-        training: String::new(),
-        limit: None,
         share: Share(share),
-        unconfirmed: Share(0),
         halved,
-        of: CalibrationSource::Itself,
-        outcomes: 1,
+        ..HeadroomCalibration::default()
     }
 }
 
@@ -329,10 +325,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.calibration = vec![calibration(30_000, 0)],
         &|other| other.calibration = vec![calibration(30_000, 1)],
         &|other| {
-            other.calibration = vec![HeadroomCalibration {
-                unconfirmed: Share(40_000),
-                ..calibration(30_000, 1)
-            }];
+            other.calibration = vec![calibration(30_000, 1)];
+            other.calibration[0].unconfirmed = Share(40_000);
         },
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
@@ -347,10 +341,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     seen.push(request.fingerprint_by("other rules", (&lowered, &lowered.digest()), None));
 
     let told_again = |outcomes| {
-        let calibration = HeadroomCalibration {
-            outcomes,
-            ..calibration(30_000, 1)
-        };
+        let mut calibration = calibration(30_000, 1);
+        calibration.outcomes = outcomes;
         let request = request.clone().with_calibration(vec![calibration]);
         request.fingerprint(&lowered, None)
     };
