@@ -15,15 +15,14 @@ pub(super) fn run(arguments: &Cards) -> Result<Outcome, CliError> {
             .map_err(|invalid| CliError::named(&"CARD", invalid))?;
         let card = jobs::card(on.card);
         let as_text = || report::card(&card, on.note.as_deref(), &style);
-        output::list(arguments.json, &[&card], as_text)?;
+        output::list(arguments.json, &[&card], as_text)
     } else if arguments.machines {
         let machines = jobs::machines();
         output::list(arguments.json, &machines, || {
             report::machines(&machines, &style)
-        })?;
+        })
     } else {
         let cards = jobs::cards();
-        output::list(arguments.json, &cards, || report::cards(&cards, &style))?;
+        output::list(arguments.json, &cards, || report::cards(&cards, &style))
     }
-    Ok(Outcome::Answered)
 }

@@ -1,14 +1,13 @@
 //! What stands between a command and its answer.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
-use crate::alloc::SettingsError;
 use crate::http::{Code, Problem};
 use crate::jobs::{EngineError, JobError};
 use crate::model::RequestError;
-use crate::replay::{FractionOfUnknown, RecordingError};
+use crate::replay::RecordingError;
 
 /// 128 and SIGPIPE.
 const READER_GONE: u8 = 141;
@@ -16,20 +15,6 @@ const READER_GONE: u8 = 141;
 /// Why a command has no answer.
 #[derive(Debug)]
 pub(super) enum CliError {
-    /// A file cannot be read.
-    Unreadable {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file cannot be written.
-    Unwritable {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
     /// The request is wrong.
     Invalid(RequestError),
     /// A flag or a file is wrong, which the person who gave it knows by its name.
@@ -43,27 +28,20 @@ pub(super) enum CliError {
     },
     /// Several flags or files are wrong.
     Several(Vec<CliError>),
-    /// A recording is damaged, or contradicts itself.
-    Recording {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: RecordingError,
-    },
-    /// The allocator settings of a replay are wrong.
-    Allocator(SettingsError),
-    /// A limit is a fraction of an unknown total.
-    Fraction(FractionOfUnknown),
+    /// What the service would say is wrong, in a sentence.
+    Said(Code, String),
     /// There is no answer to the request.
     Engine(EngineError),
-    /// An agent has no card to offer: says what is missing.
-    NoCard(String),
-    /// The answer cannot be written to stdout: a full disk, perhaps.
-    Unwritten(io::Error),
     /// Stdout was closed: nothing is said, and the exit code is that of programs that SIGPIPE ends.
     ReaderGone,
     /// Anything that is neither the user's fault nor a device's.
     Broken(anyhow::Error),
+}
+
+impl From<anyhow::Error> for CliError {
+    fn from(error: anyhow::Error) -> CliError {
+        CliError::Broken(error)
+    }
 }
 
 impl CliError {
@@ -76,9 +54,9 @@ impl CliError {
         }
     }
 
-    /// What is wrong with a flag.
-    pub(super) fn flag(flag: &str, problem: impl Into<String>) -> CliError {
-        CliError::named(&flag, RequestError::at("", problem))
+    /// What is wrong with a flag or a file, in a sentence.
+    pub(super) fn flag(name: &(impl ToString + ?Sized), problem: impl Into<String>) -> CliError {
+        CliError::named(&name.to_string(), RequestError::at("", problem))
     }
 
     /// All that is wrong, of which there is something.
@@ -89,42 +67,49 @@ impl CliError {
         }
     }
 
+    /// A file, or a value of a flag, that cannot be used.
+    pub(super) fn refused(problem: String) -> CliError {
+        CliError::Said(Code::RequestInvalid, problem)
+    }
+
     /// What went wrong with reading this file.
     pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
-        move |source| CliError::Unreadable {
-            path: path.to_owned(),
-            source,
-        }
+        move |error| CliError::refused(format!("could not read {}: {error}", path.display()))
     }
 
     /// What went wrong with writing this file.
     pub(super) fn unwritable(path: &Path) -> impl Fn(io::Error) -> CliError + Copy {
-        move |source| CliError::Unwritable {
-            path: path.to_owned(),
-            source,
+        move |error| CliError::refused(format!("could not write {}: {error}", path.display()))
+    }
+
+    /// What is wrong with the recording in this file: it is damaged, or contradicts itself.
+    pub(super) fn recording(path: &Path) -> impl Fn(RecordingError) -> CliError {
+        move |error| {
+            CliError::Said(
+                Code::RecordingInvalid,
+                format!("{}: {error}", path.display()),
+            )
         }
     }
 
-    /// The trouble of a failed write to stdout.
+    /// The trouble of a failed write to stdout: a full disk, perhaps.
     pub(super) fn writing(error: io::Error) -> CliError {
         match error.kind() {
             io::ErrorKind::BrokenPipe => CliError::ReaderGone,
-            _ => CliError::Unwritten(error),
+            _ => CliError::Broken(
+                anyhow::Error::new(error).context("the answer could not be written to stdout"),
+            ),
         }
     }
 
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
-            CliError::Unreadable { .. }
-            | CliError::Unwritable { .. }
-            | CliError::Invalid(_)
+            CliError::Invalid(_)
             | CliError::Named { .. }
             | CliError::Several(_)
-            | CliError::Recording { .. }
-            | CliError::Allocator(_)
-            | CliError::Fraction(_)
+            | CliError::Said(Code::RequestInvalid | Code::RecordingInvalid, _)
             | CliError::Engine(EngineError::Invalid(_)) => ExitCode::from(2),
-            CliError::NoCard(_)
+            CliError::Said(Code::DeviceUnavailable, _)
             | CliError::Engine(
                 EngineError::DeviceUnavailable { .. }
                 | EngineError::DeviceBusy { .. }
@@ -134,7 +119,7 @@ impl CliError {
             CliError::Engine(
                 EngineError::Cancelled | EngineError::Died { .. } | EngineError::TimedOut { .. },
             )
-            | CliError::Unwritten(_)
+            | CliError::Said(..)
             | CliError::Broken(_) => ExitCode::FAILURE,
         }
     }
@@ -142,14 +127,6 @@ impl CliError {
     /// The same problem that the service would answer with.
     pub(super) fn into_problem(self) -> Problem {
         match self {
-            CliError::Unreadable { path, source } => Problem::new(
-                Code::RequestInvalid,
-                format!("could not read {}: {source}", path.display()),
-            ),
-            CliError::Unwritable { path, source } => Problem::new(
-                Code::RequestInvalid,
-                format!("could not write {}: {source}", path.display()),
-            ),
             CliError::Invalid(invalid) => Problem::from(invalid),
             CliError::Named { name, at, invalid } => {
                 let pointer = invalid.pointer.clone();
@@ -171,27 +148,8 @@ impl CliError {
                 };
                 all.reduce(together).expect("there are several")
             }
-            CliError::Recording { path, source } => Problem::new(
-                Code::RecordingInvalid,
-                format!("{}: {source}", path.display()),
-            ),
-            CliError::Allocator(error) => {
-                Problem::new(Code::RequestInvalid, format!("--allocator: {error}"))
-            }
-            CliError::Fraction(error) => {
-                Problem::new(Code::RequestInvalid, format!("--memory-limit: {error}"))
-            }
+            CliError::Said(code, detail) => Problem::new(code, detail),
             CliError::Engine(error) => Problem::from(JobError::Engine(error)),
-            CliError::NoCard(missing) => Problem::new(
-                Code::DeviceUnavailable,
-                format!(
-                    "no GPU can be offered: {missing}; `--simulate h100` offers a simulated card, to try agents without a GPU"
-                ),
-            ),
-            CliError::Unwritten(error) => Problem::new(
-                Code::Internal,
-                format!("the answer could not be written to stdout: {error}"),
-            ),
             CliError::ReaderGone => Problem::new(
                 Code::Internal,
                 "the output was closed before the answer was written",

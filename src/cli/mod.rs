@@ -33,6 +33,7 @@ mod virtual_gpu;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use batchfit_platform::log_to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -243,21 +244,17 @@ fn said_by_flags(said: &clap::Error) -> ExitCode {
 
 /// `batchfit openapi`.
 fn openapi() -> Result<Outcome, CliError> {
-    terminal::output::text(&http::openapi_yaml())?;
-    Ok(Outcome::Answered)
+    terminal::output::text(&http::openapi_yaml())
 }
 
 /// `batchfit operators`.
 fn operators() -> Result<Outcome, CliError> {
-    terminal::output::text(&ops::known_operators())?;
-    Ok(Outcome::Answered)
+    terminal::output::text(&ops::known_operators())
 }
 
 /// The engine of this process, whose workers are this very binary.
 fn engine(deadlines: Deadlines) -> Result<FitEngine, CliError> {
-    let program = std::env::current_exe().map_err(|error| {
-        CliError::Broken(anyhow::Error::new(error).context("could not find this program's file"))
-    })?;
+    let program = std::env::current_exe().context("could not find this program's file")?;
     Ok(FitEngine::new(program).with_deadlines(deadlines))
 }
 

@@ -22,6 +22,5 @@ pub(super) fn run(arguments: &Presets) -> Result<Outcome, CliError> {
         return Err(CliError::flag("PART", problem));
     }
     let items: Vec<PresetDocument> = listed().map(PresetDocument::from).collect();
-    output::list(arguments.json, &items, || report::presets(listed()))?;
-    Ok(Outcome::Answered)
+    output::list(arguments.json, &items, || report::presets(listed()))
 }

@@ -82,17 +82,13 @@ fn listed(request: &Request, arguments: &Program) -> Result<Outcome, CliError> {
             report::sequence(program, arguments.batch.batch, steps, &recorded(path)?)
         }
     };
-    output::text(&text)?;
-    Ok(Outcome::Answered)
+    output::text(&text)
 }
 
 /// The requests of a recording.
 fn recorded(path: &Path) -> Result<Vec<Requested>, CliError> {
     let recording = read(&read_bytes(path)?, Bounds::default());
-    let recording = recording.map_err(|source| CliError::Recording {
-        path: path.to_owned(),
-        source,
-    })?;
+    let recording = recording.map_err(CliError::recording(path))?;
     let requested = |entry: &Entry| match entry.event {
         Event::Alloc { requested, .. } => Some(Requested::Alloc(requested)),
         Event::FreeRequested { requested, .. } => Some(Requested::Free(requested)),

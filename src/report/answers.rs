@@ -1,12 +1,9 @@
 //! Answers that are stored, and what makes them out of date.
 
-use super::outcomes::{percent, spaced};
+use super::outcomes::{bytes, percent, spaced};
 use crate::jobs::NearDocument;
 use crate::store::{Outdated, StoredRecommendation};
-use crate::units::Bytes;
-use batchfit_report::style::Style;
-use batchfit_report::style::paragraph;
-use batchfit_report::style::{facts, lines};
+use batchfit_report::style::{Style, facts, lines, paragraph};
 
 /// Writes a line for each answer.
 pub fn answers(answers: &[StoredRecommendation], style: &Style) -> String {
@@ -141,8 +138,4 @@ fn changed(outdated: &Outdated) -> String {
         (Some(was), None) => format!("{what} was {was}"),
         (None, None) => format!("{what} has changed"),
     }
-}
-
-fn bytes(bytes: i64) -> String {
-    Bytes(bytes.unsigned_abs()).to_string()
 }

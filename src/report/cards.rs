@@ -2,9 +2,7 @@
 
 use crate::jobs::{CardDocument, MachineDocument};
 use crate::units::Bytes;
-use batchfit_report::style::Style;
-use batchfit_report::style::lines;
-use batchfit_report::style::paragraph;
+use batchfit_report::style::{Style, lines, paragraph};
 
 /// Writes one line for each card, with a star for those of which not all is verified.
 pub fn cards(cards: &[CardDocument], style: &Style) -> String {

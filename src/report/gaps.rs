@@ -1,8 +1,7 @@
 //! What a GPU cannot run, as text.
 
 use crate::device::cuda::plan::Gap;
-use batchfit_report::style::Style;
-use batchfit_report::style::lines;
+use batchfit_report::style::{Style, lines};
 
 /// What of a variant a card cannot run; `generated` kernels are generated for the rest.
 pub fn gaps(device: &str, variant: &str, generated: usize, gaps: &[Gap], style: &Style) -> String {

@@ -2,14 +2,11 @@
 
 use crate::jobs::{AccuracyDocument, OutcomeDocument};
 use crate::units::Bytes;
-use batchfit_report::style::Style;
-use batchfit_report::style::paragraph;
-use batchfit_report::style::{facts, lines};
+use batchfit_report::style::{Style, facts, lines, paragraph};
 
 /// Writes what an outcome changed.
 pub fn outcome(outcome: &OutcomeDocument, style: &Style) -> String {
     let mut figures = vec![("ended", spaced(&outcome.outcome))];
-    let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
     figures.push((
         "predicted peak",
         bytes(outcome.predicted_peak_reserved_bytes),
@@ -52,7 +49,6 @@ pub fn outcomes(outcomes: &[OutcomeDocument], style: &Style) -> String {
     if outcomes.is_empty() {
         return NO_OUTCOME.to_owned();
     }
-    let bytes = |bytes: i64| Bytes(bytes.unsigned_abs()).to_string();
     lines(outcomes, style)
         .number("batch", |one| one.batch.to_string())
         .words("ended", |one| spaced(&one.outcome))
@@ -97,6 +93,10 @@ pub fn accuracy(known: &[AccuracyDocument], style: &Style) -> String {
 
 pub(super) fn spaced(name: &str) -> String {
     name.replace('_', " ")
+}
+
+pub(super) fn bytes(bytes: i64) -> String {
+    Bytes(bytes.unsigned_abs()).to_string()
 }
 
 pub(super) fn percent(part: f64) -> String {

@@ -3,9 +3,7 @@
 use crate::jobs::SearchDocument;
 use crate::search::ask_tell::{Observation, Outcome, Recommended};
 use crate::units::Bytes;
-use batchfit_report::style::Style;
-use batchfit_report::style::paragraph;
-use batchfit_report::style::{facts, lines, notes, or_dash, sized};
+use batchfit_report::style::{Style, facts, lines, notes, or_dash, paragraph, sized};
 
 /// Writes what to train with, and with detail every run. `command` is what ran.
 pub fn search(command: &str, document: &SearchDocument, style: &Style) -> String {

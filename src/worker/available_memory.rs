@@ -149,34 +149,21 @@ mod tests {
     }
 
     #[test]
-    fn at_first_what_is_free_is_left_but_for_our_own_growth() {
-        let left = memory_of(None).when_opened();
+    fn what_our_growth_does_not_explain_is_others() {
+        // At first what is free is left but for our own growth.
+        let first = memory_of(None).when_opened();
+        assert_eq!(first.room, Bytes::mib(14848 - 253));
+        assert_eq!(first.used_by_others, Bytes::gib(1));
 
-        assert_eq!(left.room, Bytes::mib(14848 - 253));
-        assert_eq!(left.used_by_others, Bytes::gib(1));
-    }
-
-    #[test]
-    fn growth_that_was_expected_leaves_the_room_as_it_was() {
-        let left = memory_of(None).left(reading(Bytes::mib(14848 - 200), None));
-
-        assert_eq!(left, memory_of(None).when_opened());
-    }
-
-    #[test]
-    fn what_goes_beyond_our_growth_went_to_others() {
-        let left = memory_of(None).left(reading(Bytes::mib(14848 - 253 - 4096), None));
-
-        assert_eq!(left.room, Bytes::mib(14848 - 253 - 4096));
-        assert_eq!(left.used_by_others, Bytes::gib(5));
-    }
-
-    #[test]
-    fn what_others_give_back_is_left_again() {
-        let left = memory_of(None).left(reading(Bytes::mib(14848 + 1024), None));
-
-        assert_eq!(left.room, Bytes::mib(14848 + 1024 - 253));
-        assert_eq!(left.used_by_others, Bytes::ZERO);
+        let left = |free: u64| memory_of(None).left(reading(Bytes::mib(free), None));
+        // Growth that was expected leaves the room as it was; what goes beyond went to others, and what they give back is left again.
+        assert_eq!(left(14848 - 200), first);
+        let taken = left(14848 - 253 - 4096);
+        assert_eq!(taken.room, Bytes::mib(14848 - 253 - 4096));
+        assert_eq!(taken.used_by_others, Bytes::gib(5));
+        let given_back = left(14848 + 1024);
+        assert_eq!(given_back.room, Bytes::mib(14848 + 1024 - 253));
+        assert_eq!(given_back.used_by_others, Bytes::ZERO);
     }
 
     #[test]

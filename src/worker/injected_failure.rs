@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::{fs, process, thread};
 
+use crate::device::Capability;
 use crate::probe::{Evidence, ProbeReport, Verdict};
 use crate::units::Bytes;
 
@@ -286,9 +287,7 @@ fn gpu() -> Gpu {
         name: "Fake GPU".to_owned(),
         total_bytes: 8 << 30,
         free_bytes: 8 << 30,
-        compute: (9, 0),
-        multiprocessors: 1,
-        threads_per_multiprocessor: 1024,
+        capability: Capability::of((9, 0), 1),
         driver: None,
         cudnn: None,
     }

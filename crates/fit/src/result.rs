@@ -11,10 +11,11 @@ use crate::probe::{
     CategoryBytes, Evidence, Peak, PeakMemory, ProbeReport, RankReport, Shortage, SpeedFrom,
     Verdict, is_nothing,
 };
+use crate::search::Plan;
 use crate::search::headroom::Doubt;
 
 /// What to train with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Recommendation {
     /// Whether there is a batch to train with; false where `micro_batch` is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,6 +116,16 @@ impl Recommendation {
         self.without_speed();
     }
 
+    /// The batch that it recommends.
+    pub(super) fn plan(&self) -> Plan {
+        Plan {
+            micro_batch: self.micro_batch,
+            accumulation_steps: self.accumulation_steps,
+            global_batch: self.global_batch,
+            shortfall: self.shortfall,
+        }
+    }
+
     /// Takes back how long a step takes.
     pub(super) fn without_speed(&mut self) {
         self.step_ms = None;
@@ -161,6 +172,18 @@ pub struct Limit {
     pub shortage: Option<Shortage>,
 }
 
+impl Limit {
+    /// One for which nothing was refused.
+    pub(super) fn new(kind: LimitKind, batch: Option<u64>, explanation: String) -> Limit {
+        Limit {
+            kind,
+            batch,
+            explanation,
+            shortage: None,
+        }
+    }
+}
+
 /// Why a batch is not larger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
@@ -196,7 +219,7 @@ pub struct AcrossRanks {
 }
 
 /// One combination of precision, optimizer and checkpointing, with its own answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VariantResult {
     /// 1 is the best. Variants of one optimizer follow each other, unless `compare` is `across_optimizers`.
     pub rank: u32,

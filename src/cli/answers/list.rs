@@ -17,8 +17,7 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError>
     if let Some(id) = &arguments.id {
         let answer = query(&arguments.kept, async |db| jobs::followed(db, id).await)?;
         let answer = answer.ok_or_else(|| unknown("ID", id))?;
-        output::answer(arguments.json, &answer, || report::answer(&answer, &style))?;
-        return Ok(Outcome::Answered);
+        return output::answer(arguments.json, &answer, || report::answer(&answer, &style));
     }
     let facets = [
         (FilterColumn::Model, &arguments.model),
@@ -41,6 +40,5 @@ pub(in crate::cli) fn list(arguments: &ListAnswers) -> Result<Outcome, CliError>
         arguments.json,
         &json!({ "items": answers, "next": page.next }),
         || report::answers(&answers, &style),
-    )?;
-    Ok(Outcome::Answered)
+    )
 }

@@ -18,7 +18,7 @@ fn query<T>(
     kept: &DatabaseFlags,
     question: impl AsyncFnOnce(&Db) -> Result<T, StoreError>,
 ) -> Result<T, CliError> {
-    let found = with_database(kept, question).map_err(CliError::Broken)?;
+    let found = with_database(kept, question)?;
     found.map_err(|error| CliError::Broken(error.into()))
 }
 

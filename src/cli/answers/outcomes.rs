@@ -48,8 +48,7 @@ pub(in crate::cli) fn tell(arguments: &TellOutcome) -> Result<Outcome, CliError>
         OutcomeStatus::New(outcome) | OutcomeStatus::Again(outcome) => {
             output::answer(arguments.json, &outcome, || {
                 report::outcome(&outcome, &output::style(false))
-            })?;
-            Ok(Outcome::Answered)
+            })
         }
         OutcomeStatus::NameTaken => {
             let problem = "another outcome was told under this name; give this training its own";
@@ -68,18 +67,16 @@ pub(in crate::cli) fn list(arguments: &ListOutcomes) -> Result<Outcome, CliError
             jobs::outcomes(db, id, None, limit).await
         })?;
         let listed = listed.ok_or_else(|| unknown("ID", id))?;
-        output::list(arguments.json, &listed, || {
+        return output::list(arguments.json, &listed, || {
             report::outcomes(&listed, &style)
-        })?;
-        return Ok(Outcome::Answered);
+        });
     }
     let listed = query(&arguments.kept, async |db| {
         jobs::accuracy(db, arguments.gpu.as_deref(), None, limit).await
     })?;
     output::list(arguments.json, &listed, || {
         report::accuracy(&listed, &style)
-    })?;
-    Ok(Outcome::Answered)
+    })
 }
 
 /// What is told, from the file and the flags.
@@ -96,10 +93,7 @@ fn document(arguments: &TellOutcome) -> Result<Value, CliError> {
         }
     };
     put("batch", seen.batch.map(Value::from));
-    put(
-        "outcome",
-        seen.outcome.map(|how| Value::from(how.outcome().name())),
-    );
+    put("outcome", seen.outcome.map(|how| Value::from(how.name())));
     put("peak_reserved_bytes", seen.peak_reserved.map(Value::from));
     put("retries", seen.retries.map(Value::from));
     put("steps", seen.steps.map(Value::from));
@@ -147,7 +141,7 @@ fn read(file: &Path) -> Result<Map<String, Value>, CliError> {
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
     }
-    let wrong = |problem: String| CliError::named(&file.display(), RequestError::at("", problem));
+    let wrong = |problem: String| CliError::flag(&file.display(), problem);
     if bytes.len() as u64 > LONGEST {
         return Err(wrong(format!("it is longer than {} KiB", LONGEST >> 10)));
     }
@@ -169,11 +163,7 @@ fn blame(arguments: &TellOutcome, invalid: RequestError) -> CliError {
         return CliError::flag("--outcome", "how it ended is missing");
     }
     match &arguments.file {
-        Some(file) => CliError::Named {
-            name: file.display().to_string(),
-            at: String::new(),
-            invalid,
-        },
+        Some(file) => CliError::named(&file.display(), invalid),
         None => CliError::Invalid(invalid),
     }
 }

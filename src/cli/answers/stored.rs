@@ -21,24 +21,13 @@ pub(in crate::cli) fn stored(
         return Err(CliError::flag("--seq-len", problem));
     };
     let format = arguments.output.format();
-    let is_json = match format {
-        Format::Text => false,
-        Format::Json => true,
-        Format::Env
-        | Format::Hf
-        | Format::Trl
-        | Format::Lightning
-        | Format::Accelerate
-        | Format::Python
-        | Format::Markdown => {
-            let problem = format!("{} is for an answer that is computed", format.flag());
-            return Err(CliError::flag("--stored", problem));
-        }
-    };
+    if !matches!(format, Format::Text | Format::Json) {
+        let problem = format!("{} is for an answer that is computed", format.flag());
+        return Err(CliError::flag("--stored", problem));
+    }
     let near = with_database(&arguments.kept, async |db| {
         jobs::nearest(db, engine, request).await
-    });
-    let near = near.map_err(CliError::Broken)?;
+    })?;
     let near = near.map_err(|error| match error {
         JobError::Engine(error) => CliError::Engine(error),
         other => CliError::Broken(other.into()),
@@ -47,10 +36,9 @@ pub(in crate::cli) fn stored(
         let problem = "no answer for this model is stored here; without --stored one is computed";
         return Err(CliError::flag("--stored", problem));
     };
-    output::answer(is_json, &near, || {
+    output::answer(format == Format::Json, &near, || {
         report::near(&near, &output::style(false))
-    })?;
-    Ok(Outcome::Answered)
+    })
 }
 
 /// The question that the answer of this id is to.

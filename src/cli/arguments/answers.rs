@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::Value;
 
 use super::DatabaseFlags;
@@ -39,8 +40,8 @@ pub(in crate::cli) struct ObservationFlags {
     #[arg(long, value_name = "N")]
     pub(in crate::cli) batch: Option<u64>,
     /// How it ended: fits, fits-with-retries, out-of-memory or crashed.
-    #[arg(long, value_name = "HOW", hide_possible_values = true)]
-    pub(in crate::cli) outcome: Option<How>,
+    #[arg(long, value_name = "HOW", hide_possible_values = true, value_parser = outcome())]
+    pub(in crate::cli) outcome: Option<Outcome>,
     /// Most bytes reserved, as `torch.cuda.max_memory_reserved()` says, or a size such as 13.9GiB.
     #[arg(long, value_name = "BYTES", value_parser = size)]
     pub(in crate::cli) peak_reserved: Option<u64>,
@@ -73,26 +74,11 @@ pub(in crate::cli) struct EnvironmentFlags {
     pub(in crate::cli) cudnn: Option<String>,
 }
 
-/// How a training ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum How {
-    Fits,
-    #[value(alias = "fits_with_retries")]
-    FitsWithRetries,
-    #[value(alias = "out_of_memory")]
-    OutOfMemory,
-    Crashed,
-}
-
-impl How {
-    pub(in crate::cli) fn outcome(self) -> Outcome {
-        match self {
-            How::Fits => Outcome::Fits,
-            How::FitsWithRetries => Outcome::FitsWithRetries,
-            How::OutOfMemory => Outcome::OutOfMemory,
-            How::Crashed => Outcome::Crashed,
-        }
-    }
+/// How a training ended, with dashes or as documents have it.
+fn outcome() -> impl TypedValueParser<Value = Outcome> {
+    let word = |it: Outcome| PossibleValue::new(it.name().replace('_', "-")).alias(it.name());
+    let words = PossibleValuesParser::new(Outcome::ALL.map(word));
+    words.map(|word| Outcome::named(&word.replace('-', "_")).expect("it is one of them"))
 }
 
 #[derive(Debug, Args)]

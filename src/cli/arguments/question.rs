@@ -296,13 +296,14 @@ pub(in crate::cli) struct Output {
 }
 
 impl Format {
+    pub(in crate::cli) fn name(self) -> String {
+        let name = self.to_possible_value();
+        name.map_or_else(String::new, |name| name.get_name().to_owned())
+    }
+
     /// How it is asked for.
     pub(in crate::cli) fn flag(self) -> String {
-        let name = self.to_possible_value();
-        format!(
-            "--format {}",
-            name.map_or_else(String::new, |name| name.get_name().to_owned())
-        )
+        format!("--format {}", self.name())
     }
 }
 

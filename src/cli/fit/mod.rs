@@ -167,16 +167,8 @@ fn say_many_lengths(questions: &[Request]) {
 
 /// Refuses several answers in a format that holds one.
 fn one_answer(format: Format, count: usize, flag: &str, instead: &str) -> Result<(), CliError> {
-    let holds_one = match format {
-        Format::Text | Format::Json | Format::Markdown => false,
-        Format::Env
-        | Format::Hf
-        | Format::Trl
-        | Format::Lightning
-        | Format::Accelerate
-        | Format::Python => true,
-    };
-    if holds_one && count > 1 {
+    let holds_several = matches!(format, Format::Text | Format::Json | Format::Markdown);
+    if count > 1 && !holds_several {
         let problem = format!("{} holds one answer; {instead}", format.flag());
         return Err(CliError::flag(flag, problem));
     }
@@ -273,7 +265,7 @@ fn print(
     answered: &[Answered],
     (no_gpu, assumes_length): (Option<&str>, bool),
     style: &Style,
-) -> Result<(), CliError> {
+) -> Result<Outcome, CliError> {
     let names: Vec<(&str, ShownRequest)> = answered
         .iter()
         .map(|answered| {
@@ -296,10 +288,8 @@ fn print(
             }
         })
         .collect();
-    let snippet = |form: Form| {
-        let [answer] = answers.as_slice() else {
-            return Ok(());
-        };
+    let snippet = |format: Format, answer: &Answer| {
+        let form = Form::named(&format.name()).unwrap_or(Form::Text);
         let nothing_fits = answer.result.recommendation.micro_batch == 0;
         match form.write(answer) {
             Ok(text) => {
@@ -311,7 +301,7 @@ fn print(
             // There is nothing to train with.
             Err(problem) if nothing_fits => {
                 output::error(&problem);
-                Ok(())
+                Ok(Outcome::NothingFits)
             }
             Err(problem) => Err(CliError::flag("--format", problem)),
         }
@@ -328,12 +318,8 @@ fn print(
             output::json(&json!({ "items": items }))
         }
         (Format::Markdown, answers, _) => output::text(&report::markdown(answers)),
-        (Format::Env, ..) => snippet(Form::Env),
-        (Format::Hf, ..) => snippet(Form::Hf),
-        (Format::Trl, ..) => snippet(Form::Trl),
-        (Format::Lightning, ..) => snippet(Form::Lightning),
-        (Format::Accelerate, ..) => snippet(Form::Accelerate),
-        (Format::Python, ..) => snippet(Form::Python),
+        (of_one, [answer], _) => snippet(of_one, answer),
+        (_of_one, ..) => Ok(Outcome::Answered),
     }
 }
 

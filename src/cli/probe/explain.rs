@@ -46,10 +46,8 @@ pub(super) fn run(request: &Request, batch: u64, json: bool) -> Result<Outcome, 
     for variant in &request.variants {
         let program = programs.of(variant, &Cancel::NEVER);
         let program = program.map_err(|error| {
-            CliError::Invalid(RequestError::at(
-                "/training/checkpointing",
-                error.to_string(),
-            ))
+            let problem = error.to_string();
+            CliError::Invalid(RequestError::at("/training/checkpointing", problem))
         })?;
         let found = plan::survey(program, batch, target);
         explanation.variants.push(OfVariant {

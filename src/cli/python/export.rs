@@ -11,7 +11,6 @@ use super::super::arguments::{Arguments, Export, Fit, one_batch, typed};
 use super::super::error::CliError;
 use super::{interpreter, without_python};
 use crate::cli::terminal::output;
-use crate::model::RequestError;
 
 /// The module that exports; see `clients/python/src/batchfit/export/__main__.py`.
 const MODULE: &str = "batchfit.export";
@@ -24,8 +23,7 @@ pub(in crate::cli) fn run(arguments: &Export) -> Result<Outcome, CliError> {
         // Help is an answer everywhere; this one says what is missing.
         Err(_) if passed_on.iter().any(|one| one == "--help" || one == "-h") => {
             let help = Arguments::help_of("export");
-            output::text(&help)?;
-            return Ok(Outcome::Answered);
+            return output::text(&help);
         }
         Err(trouble) => return Err(trouble),
     };
@@ -91,7 +89,7 @@ pub(in crate::cli) fn own(fit: &Fit) -> Result<Option<TempPath>, CliError> {
         return Ok(Some(graph));
     }
     let why = format!("{} -m {MODULE} could not export it", python.display());
-    Err(CliError::named(&name, RequestError::at("", why)))
+    Err(CliError::flag(name, why))
 }
 
 /// What is said of `--batch` where a model has a name.
@@ -115,6 +113,6 @@ fn become_it(mut command: Command, python: &Path) -> Result<Outcome, CliError> {
 }
 
 fn not_run(python: &Path, error: std::io::Error) -> CliError {
-    let said = anyhow::Error::new(error).context(format!("could not run {}", python.display()));
-    CliError::Broken(said)
+    let said = format!("could not run {}", python.display());
+    anyhow::Error::new(error).context(said).into()
 }

@@ -224,6 +224,11 @@ mod tests {
         serde_json::from_str(&document.text()).unwrap()
     }
 
+    /// What a flag of this name gives for the member at this place.
+    fn flag(name: &str, place: &[&str], value: impl Into<Value>) -> FlagValue {
+        FlagValue::new(name, place, value.into())
+    }
+
     fn request(text: &str) -> (RequestDocument, Kind) {
         let document = RequestDocument::from_json(text.as_bytes()).unwrap();
         (document, Kind::Request)
@@ -232,18 +237,10 @@ mod tests {
     #[test]
     fn a_preset_and_flags_make_a_request() {
         let flags = [
-            FlagValue::new("--seq-len", &["model", "seq_len"], Value::from(512)),
-            FlagValue::new(
-                "--precision",
-                &["training", "precision"],
-                Value::from("bf16"),
-            ),
-            FlagValue::new(
-                "--optimizer",
-                &["training", "optimizer"],
-                Value::from("sgd"),
-            ),
-            FlagValue::new("--target", &["target_batch"], Value::from(64)),
+            flag("--seq-len", &["model", "seq_len"], 512),
+            flag("--precision", &["training", "precision"], "bf16"),
+            flag("--optimizer", &["training", "optimizer"], "sgd"),
+            flag("--target", &["target_batch"], 64),
         ];
 
         let document = built((preset("resnet50"), Kind::Name), &flags);
@@ -260,11 +257,7 @@ mod tests {
     fn a_config_is_given_as_it_is() {
         let text = r#"{"model_type": "gpt2", "n_embd": 1e2}"#;
         let mut document = config(text);
-        let flags = [FlagValue::new(
-            "--seq-len",
-            &["model", "seq_len"],
-            Value::from(8),
-        )];
+        let flags = [flag("--seq-len", &["model", "seq_len"], 8)];
 
         set(&mut document, Kind::File, &flags).unwrap();
 
@@ -281,12 +274,8 @@ mod tests {
                 "training": {"precision": "fp16", "mode": "train"}, "device": "sim:t4"}"#,
         );
         let flags = [
-            FlagValue::new("--image-size", &["model", "image_size"], Value::from(32)),
-            FlagValue::new(
-                "--precision",
-                &["training", "precision"],
-                Value::from("bf16"),
-            ),
+            flag("--image-size", &["model", "image_size"], 32),
+            flag("--precision", &["training", "precision"], "bf16"),
         ];
 
         let document = built(source, &flags);
@@ -301,11 +290,7 @@ mod tests {
 
     #[test]
     fn flags_that_cannot_change_a_document_are_refused_or_left_to_the_reader() {
-        let flags = [FlagValue::new(
-            "--seq-len",
-            &["model", "seq_len"],
-            Value::from(8),
-        )];
+        let flags = [flag("--seq-len", &["model", "seq_len"], 8)];
         let refused = |(mut document, kind): (RequestDocument, Kind)| {
             let refused = set(&mut document, kind, &flags).unwrap_err();
             refused.into_problem().detail
@@ -324,11 +309,7 @@ mod tests {
         let odd = request(r#"{"model": 5}"#);
         assert_eq!(built(odd, &flags), serde_json::json!({"model": 5}));
         let odd = request(r#"{"model": {}, "training": "fp16"}"#);
-        let precision = FlagValue::new(
-            "--precision",
-            &["training", "precision"],
-            Value::from("bf16"),
-        );
+        let precision = flag("--precision", &["training", "precision"], "bf16");
         assert_eq!(built(odd, &[precision])["training"], "fp16");
     }
 }

@@ -9,6 +9,7 @@ use super::files;
 use crate::cli::arguments::{RequestFlags, SoakFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
+use crate::device::sim::Card;
 use crate::limits::clause;
 use crate::model::members::{self, Flag, Member};
 use crate::model::{nicknames as cards, parse_memory_limit, same_value};
@@ -236,7 +237,14 @@ fn on(text: &str) -> Result<(Value, Option<u64>), CliError> {
     let mut count: Option<u64> = None;
     let parts: Vec<&str> = text.split('+').collect();
     for part in &parts {
-        let on = cards::parse(part).map_err(|invalid| CliError::named(&"--on", invalid))?;
+        let on = match Card::find(part) {
+            Some(card) => cards::On {
+                card,
+                count: None,
+                note: None,
+            },
+            None => cards::parse(part).map_err(|invalid| CliError::named(&"--on", invalid))?,
+        };
         if let Some(note) = &on.note {
             output::note(note);
         }

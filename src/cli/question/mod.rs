@@ -124,11 +124,7 @@ impl Provenance {
         let mut given = self.given.iter();
         if let Some(given) = given.find(|given| rest(&given.pointer()).is_some()) {
             // The flag is all there is to find; the number of an item would only confuse.
-            return CliError::Named {
-                name: given.flag.clone(),
-                at: String::new(),
-                invalid,
-            };
+            return CliError::named(&given.flag, invalid);
         }
         if let Some(given) = self.near(&invalid.pointer) {
             return CliError::named(&given.flag, invalid);
@@ -139,9 +135,7 @@ impl Provenance {
         }
         let recorded = rest("/model/recorded").and_then(|at| at.get(1..)?.parse::<usize>().ok());
         if let Some(name) = recorded.and_then(|index| self.recorded.get(index)) {
-            let at = String::new();
-            let name = name.clone();
-            return CliError::Named { name, at, invalid };
+            return CliError::named(name, invalid);
         }
         let at = rest("/model/hf")
             .or_else(|| rest("/model/exported"))

@@ -72,10 +72,8 @@ pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
     // Ollama writes `llama3.1:8b`.
     let preset = preset(&name.replace(':', "-"));
     if let Some(problem) = script(what) {
-        return Err(CliError::named(
-            &shorten(&what.display().to_string()),
-            RequestError::at("", problem),
-        ));
+        let name = shorten(&what.display().to_string());
+        return Err(CliError::flag(&name, problem));
     }
     let found = fs::metadata(what);
     let is_folder = found.as_ref().is_ok_and(fs::Metadata::is_dir);
@@ -91,8 +89,7 @@ pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
         }
         Ok(_) if config.is_file() => return read(&config),
         Err(source) if is_path(what) || what.is_symlink() => {
-            let path = what.to_owned();
-            return Err(CliError::Unreadable { path, source });
+            return Err(CliError::unreadable(what)(source));
         }
         Ok(_) | Err(_) => {}
     }
@@ -128,10 +125,7 @@ pub(super) fn find(what: &Path) -> Result<(RequestDocument, Kind), CliError> {
         }
         let problem =
             "the folder has no config.json; a model that Hugging Face's libraries saved does";
-        return Err(CliError::named(
-            &what.display(),
-            RequestError::at("", problem),
-        ));
+        return Err(CliError::flag(&what.display(), problem));
     }
     Err(unknown(what, name))
 }
@@ -209,7 +203,7 @@ fn unknown(what: &Path, name: &str) -> CliError {
              and `batchfit fit my.py:build` asks about the module that a function of yours builds"
         )
     } else if let Some(choices) = of_family(name) {
-        return CliError::named(&shorten(name), RequestError::at("", choices));
+        return CliError::flag(&shorten(name), choices);
     } else if name.contains('/') {
         let cache = hub_cache().map_or_else(
             || "there is none".to_owned(),
@@ -312,7 +306,7 @@ fn opened(path: &Path) -> Result<FileContent, CliError> {
     let model = exported::model_of_archive(file);
     model
         .map(FileContent::Model)
-        .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
+        .map_err(|error| CliError::flag(&path.display(), error.to_string()))
 }
 
 /// Reads a graph for `--model`, whatever it looks like.

@@ -27,7 +27,6 @@ use crate::device::sim::workspaces::{
     Provenance, WorkspaceTable, condense, layer_text, merge, pack, parse_layer, unpack,
 };
 use crate::jobs::EngineError;
-use crate::model::RequestError;
 use crate::model::nicknames as cards;
 use crate::program::ConvolutionLayer;
 use crate::shape::DType;
@@ -49,7 +48,7 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, CliError> {
         let mut asked = RequestFlags::default();
         asked.own.what = Some(what.clone());
         let (request, _) = question::read(&asked)?.of_one_length()?;
-        first.extend(convolutions(&request).map_err(CliError::Broken)?.0);
+        first.extend(convolutions(&request)?.0);
     }
     let said = if let Some(file) = &arguments.import {
         import(arguments, file)?
@@ -58,17 +57,16 @@ pub(in crate::cli) fn run(arguments: &Calibrate) -> Result<Outcome, CliError> {
         let target = Target::of(arguments)?;
         if let [share, output] = arguments.share.as_slice() {
             let done = work(arguments, &target, &wanted, (share, Path::new(output)));
-            done.map_err(CliError::Broken)?;
+            done?;
             String::new()
         } else {
             let file = folder(arguments)?.join(target.provenance.file_name());
             is_of_these_batches(&file, &target.provenance)?;
             let said = calibrate(arguments, &target, &wanted, &file);
-            said.map_err(CliError::Broken)? + &export(arguments, &file)?
+            said? + &export(arguments, &file)?
         }
     };
-    output::text(&said)?;
-    Ok(Outcome::Answered)
+    output::text(&said)
 }
 
 /// Refuses what would be found wrong after the work.
@@ -179,7 +177,7 @@ fn listed(batches: &[u64]) -> String {
 
 /// Refuses to go on with a table of other batches: its layers would count as known.
 fn is_of_these_batches(file: &Path, target: &Provenance) -> Result<(), CliError> {
-    let table = known(file).map_err(CliError::Broken)?;
+    let table = known(file)?;
     let table = WorkspaceTable::parse(&table);
     let Some(kept) = table.ok().as_ref().and_then(Provenance::of) else {
         return Ok(());
@@ -360,7 +358,7 @@ fn work(
 
 /// Takes over an exported table, after all of it was read.
 fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
-    let wrong = |problem: &str| CliError::named(&file.display(), RequestError::at("", problem));
+    let wrong = |problem: &str| CliError::flag(&file.display(), problem);
     let text = unpack(&*read_bytes(file)?).map_err(CliError::unreadable(file))?;
     let table = WorkspaceTable::parse(&text).map_err(|error| {
         wrong(&format!(
@@ -376,7 +374,7 @@ fn import(arguments: &Calibrate, file: &Path) -> Result<String, CliError> {
     }
     let folder = folder(arguments)?;
     let into = folder.join(provenance.file_name());
-    let known = known(&into).map_err(CliError::Broken)?;
+    let known = known(&into)?;
     keep(&into, &merged([known, text])).map_err(CliError::unwritable(&into))?;
     Ok(format!(
         "{}: {} layers, kept in {}\n",

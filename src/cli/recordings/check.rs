@@ -31,11 +31,10 @@ pub(in crate::cli) fn run(arguments: &RecordCheck) -> Result<Outcome, CliError> 
         .map_err(|error| CliError::Invalid(RequestError::at("", error.to_string())))?;
     output::answer(arguments.json, &check, || {
         report::recordings(&check, &output::style(false))
-    })?;
-    Ok(Outcome::Answered)
+    })
 }
 
 fn recording(path: &Path, batch: Option<u64>) -> Result<Sequence, CliError> {
     read(&read_bytes(path)?, batch, Bounds::default())
-        .map_err(|error| CliError::named(&path.display(), RequestError::at("", error.to_string())))
+        .map_err(|error| CliError::flag(&path.display(), error.to_string()))
 }

@@ -29,16 +29,15 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
             .as_ref()
             .map(|text| text.parse::<Settings>())
             .transpose()
-            .map_err(CliError::Allocator)?,
+            .map_err(|error| CliError::refused(format!("--allocator: {error}")))?,
         compare: arguments.compare,
         events: arguments.events.is_some(),
     };
     let file = read_bytes(&arguments.trace)?;
-    let recording = read(&file, Bounds::default()).map_err(|source| CliError::Recording {
-        path: arguments.trace.clone(),
-        source,
-    })?;
-    let replay = replay(&recording, &asked).map_err(CliError::Fraction)?;
+    let recording =
+        read(&file, Bounds::default()).map_err(CliError::recording(&arguments.trace))?;
+    let replay = replay(&recording, &asked)
+        .map_err(|error| CliError::refused(format!("--memory-limit: {error}")))?;
     let mut document = replay.report;
     if let (Some(path), Some(events)) = (&arguments.events, document.events.take()) {
         output::json_file(path, &events)?;
@@ -48,6 +47,5 @@ pub(in crate::cli) fn run(arguments: &Replay) -> Result<Outcome, CliError> {
     }
     output::answer(arguments.json, &document, || {
         report::replay(&document, &output::style(false))
-    })?;
-    Ok(Outcome::Answered)
+    })
 }

@@ -32,7 +32,7 @@ pub(in crate::cli) fn run(arguments: &RecordWorkspaces) -> Result<Outcome, CliEr
     if arguments.card.is_some() && env::var_os(LOGGING).is_none() {
         return again().map_err(CliError::Broken);
     }
-    record(arguments, &request).map_err(CliError::Broken)?;
+    record(arguments, &request)?;
     Ok(Outcome::Answered)
 }
 

@@ -42,11 +42,7 @@ const IN_MEMORY: &str = "sqlite::memory:";
 /// Answers lines until there are no more.
 pub(super) fn run(kept: &DatabaseFlags) -> Result<Outcome, CliError> {
     let engine = engine(Deadlines::USUAL)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("could not start the runtime")
-        .map_err(CliError::Broken)?;
+    let runtime = storage::runtime()?;
     let opened = runtime.block_on(async {
         let db = opened(kept).await?;
         let limits = Limits::default();
@@ -103,18 +99,13 @@ struct LineError {
 impl Session {
     fn answer_all(&mut self, lines: &mut impl BufRead) -> Result<(), CliError> {
         loop {
-            let line = match next_line(lines) {
-                Ok(None) => return Ok(()),
-                Ok(Some(line)) => line,
-                Err(error) => {
-                    let read = anyhow::Error::new(error).context("could not read stdin");
-                    return Err(CliError::Broken(read));
-                }
+            let Some(line) = next_line(lines).context("could not read stdin")? else {
+                return Ok(());
             };
             match line.and_then(|line| self.answer(&line)) {
                 Ok(document) => output::json_line(&document)?,
                 Err(error) => output::json_line(&LineError { error })?,
-            }
+            };
         }
     }
 

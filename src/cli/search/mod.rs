@@ -21,7 +21,6 @@ use super::question::size;
 use crate::cli::terminal::output;
 use crate::jobs::SearchDocument;
 use crate::limits::Cancel;
-use crate::model::RequestError;
 use crate::report;
 use crate::search::ask_tell::{AskTell, Observation, Outcome as Ended, Proposal, SearchRequest};
 use crate::store::{SearchState, Time};
@@ -164,21 +163,22 @@ fn print(
     }
     match arguments.format() {
         SearchFormat::Json => output::json(document)?,
-        SearchFormat::Text if outcome == Outcome::Interrupted => {}
+        SearchFormat::Text if outcome == Outcome::Interrupted => outcome,
         SearchFormat::Text => {
             let style = output::style(arguments.verbose);
-            output::text(&report::search(&template.shown(), document, &style))?;
+            output::text(&report::search(&template.shown(), document, &style))?
         }
         SearchFormat::Env if outcome == Outcome::Answered => {
-            output::text(&report::search_env(document))?;
+            output::text(&report::search_env(document))?
         }
         SearchFormat::Env => {
             output::text(&report::no_env())?;
             if outcome == Outcome::NothingFits {
                 output::error(&format!("nothing fits: {why}"));
             }
+            outcome
         }
-    }
+    };
     Ok(outcome)
 }
 
@@ -208,5 +208,5 @@ fn so_far(document: &SearchDocument) -> String {
 
 /// What is wrong with the command itself.
 pub(super) fn wrong(problem: impl Into<String>) -> CliError {
-    CliError::named(&"CMD", RequestError::at("", problem))
+    CliError::flag("CMD", problem)
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use batchfit_platform::{has_ended, own_group, signal};
 use regex_lite::Regex;
 
@@ -106,10 +107,8 @@ pub(in crate::cli) fn run(
     let stopped = wait(&mut child, rules, interrupted);
     supervised::end(&mut child);
     let mut ending = SuspendAwareDeadline::of(ENDING);
-    let status = reap(&mut child, &mut ending, POLL).ok_or_else(|| {
-        CliError::Broken(anyhow::anyhow!(
-            "process {pid} was killed and does not end; a driver may hold it"
-        ))
+    let status = reap(&mut child, &mut ending, POLL).with_context(|| {
+        format!("process {pid} was killed and does not end; a driver may hold it")
     })?;
     let mut patience = SuspendAwareDeadline::of(if stopped.is_some() {
         ENDING

@@ -165,58 +165,36 @@ mod tests {
             "CUDNN_STATUS_ALLOC_FAILED",
             "Out of memory allocating 12 bytes",
         ] {
-            assert_eq!(
-                judged(&rules(None), Ending::Exit(1), says),
-                Outcome::OutOfMemory,
-                "{says}"
-            );
+            let outcome = judged(&rules(None), Ending::Exit(1), says);
+            assert_eq!(outcome, Outcome::OutOfMemory, "{says}");
         }
         for says in [
             "",
             "try a smaller batch if you run out of memory",
             "ValueError: Expected more than 1 value per channel",
         ] {
-            assert_eq!(
-                judged(&rules(None), Ending::Exit(1), says),
-                Outcome::Crashed,
-                "{says}"
-            );
+            let outcome = judged(&rules(None), Ending::Exit(1), says);
+            assert_eq!(outcome, Outcome::Crashed, "{says}");
         }
     }
 
     #[test]
     fn the_exit_code_comes_before_words_and_words_before_silence() {
         let says = "CUDA out of memory";
-        assert_eq!(judged(&rules(None), Ending::Exit(0), says), Outcome::Fits);
-        // One rank ran out of memory, and the others wait for it for ever.
-        assert_eq!(
-            judged(&rules(None), Ending::TookTooLong, says),
-            Outcome::OutOfMemory
-        );
-        assert_eq!(
-            judged(&rules(None), Ending::TookTooLong, ""),
-            Outcome::Crashed
-        );
-        assert_eq!(
-            judged(&rules(Some(7)), Ending::Exit(7), ""),
-            Outcome::OutOfMemory
-        );
-        assert_eq!(
-            judged(&rules(Some(7)), Ending::Exit(1), says),
-            Outcome::OutOfMemory
-        );
-        assert_eq!(
-            judged(&rules(Some(7)), Ending::Exit(8), ""),
-            Outcome::Crashed
-        );
-        // The kernel's own judgement.
-        assert_eq!(
-            judged(&rules(Some(137)), Ending::Signal(9), ""),
-            Outcome::OutOfMemory
-        );
-        assert_eq!(
-            judged(&rules(None), Ending::Signal(11), ""),
-            Outcome::Crashed
-        );
+        for (oom, ending, says, expected) in [
+            (None, Ending::Exit(0), says, Outcome::Fits),
+            // One rank ran out of memory, and the others wait for it for ever.
+            (None, Ending::TookTooLong, says, Outcome::OutOfMemory),
+            (None, Ending::TookTooLong, "", Outcome::Crashed),
+            (Some(7), Ending::Exit(7), "", Outcome::OutOfMemory),
+            (Some(7), Ending::Exit(1), says, Outcome::OutOfMemory),
+            (Some(7), Ending::Exit(8), "", Outcome::Crashed),
+            // The kernel's own judgement.
+            (Some(137), Ending::Signal(9), "", Outcome::OutOfMemory),
+            (None, Ending::Signal(11), "", Outcome::Crashed),
+        ] {
+            let outcome = judged(&rules(oom), ending, says);
+            assert_eq!(outcome, expected, "{oom:?} {ending:?} {says:?}");
+        }
     }
 }

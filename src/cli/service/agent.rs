@@ -13,6 +13,7 @@ use crate::cli::arguments::{Agent as Flags, ServerFlags};
 use crate::cli::error::CliError;
 use crate::cli::terminal::output;
 use crate::cli::{Outcome, engine, interrupts, recorder_of_graphs};
+use crate::http::Code;
 use crate::jobs::{AgentCard, Engine, FitEngine, MOST_CARDS};
 use crate::limits::shorten;
 use crate::model::is_host_name;
@@ -44,10 +45,9 @@ pub(in crate::cli) fn run(flags: &Flags) -> Result<Outcome, CliError> {
         deliver: Duration::from_secs(flags.deliver),
     };
     let signals = Signals::default();
-    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime");
-    let runtime = runtime.map_err(CliError::Broken)?;
+    let runtime = tokio::runtime::Runtime::new().context("could not start the runtime")?;
     let ended = runtime.block_on(async {
-        listen(&signals).map_err(CliError::Broken)?;
+        listen(&signals)?;
         let ended = agent::run(server, Arc::new(engine), name, cards, orders, signals).await;
         ended.map_err(|error| CliError::Broken(error.into()))
     });
@@ -107,7 +107,10 @@ fn cards(flags: &Flags, engine: &FitEngine) -> Result<Vec<AgentCard>, CliError> 
     if !flags.simulate.is_empty() {
         return simulated(&flags.simulate);
     }
-    let mut cards = cards_of(&engine.catalogue().devices()).map_err(CliError::NoCard)?;
+    let mut cards = cards_of(&engine.catalogue().devices()).map_err(|missing| {
+        let problem = format!("no GPU can be offered: {missing}; `--simulate h100` offers a simulated card, to try agents without a GPU");
+        CliError::Said(Code::DeviceUnavailable, problem)
+    })?;
     if !flags.devices.is_empty() {
         for wanted in &flags.devices {
             if !cards.iter().any(|card| card.device == *wanted) {

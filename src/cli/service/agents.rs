@@ -19,7 +19,7 @@ const MOST_AGENTS: usize = 10_000;
 
 pub(in crate::cli) fn run(arguments: &Agents) -> Result<Outcome, CliError> {
     let server = server(&arguments.server)?;
-    let runtime = storage::runtime().map_err(CliError::Broken)?;
+    let runtime = storage::runtime()?;
     runtime.block_on(answer(&server, arguments))
 }
 
@@ -47,10 +47,9 @@ async fn answer(server: &Server, arguments: &Agents) -> Result<Outcome, CliError
         }
     }
     let Some(command) = &arguments.command else {
-        output::list(arguments.json, &agents, || {
+        return output::list(arguments.json, &agents, || {
             report::agents(&agents, &output::style(false))
-        })?;
-        return Ok(Outcome::Answered);
+        });
     };
     let (one, change) = match command {
         AgentsCommand::Drain(one) => (one, Some("draining")),

@@ -17,8 +17,8 @@ const AT_A_TIME: i64 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(in crate::cli) fn run(arguments: &Database) -> Result<Outcome, CliError> {
-    let database = storage::database(&arguments.kept).map_err(CliError::Broken)?;
-    let runtime = storage::runtime().map_err(CliError::Broken)?;
+    let database = storage::database(&arguments.kept)?;
+    let runtime = storage::runtime()?;
     runtime.block_on(answer(&database, &arguments.command))
 }
 
@@ -30,8 +30,7 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Cl
     }
     if let DatabaseCommand::Copy { from, to } = command {
         let copied = copy(from, to).await.map_err(broken)?;
-        output::text(&copied)?;
-        return Ok(Outcome::Answered);
+        return output::text(&copied);
     }
     let db = Db::open_existing(database).await.map_err(broken)?;
     let outcome = match command {
@@ -60,8 +59,7 @@ async fn answer(database: &str, command: &DatabaseCommand) -> Result<Outcome, Cl
         DatabaseCommand::Vacuum => db.vacuum().await.map(|()| String::new()),
     };
     db.close().await;
-    output::text(&outcome.map_err(broken)?)?;
-    Ok(Outcome::Answered)
+    output::text(&outcome.map_err(broken)?)
 }
 
 /// Copies all rows, and says how many of which.
@@ -129,6 +127,5 @@ fn checked_text(database: &str, checked: &Checked) -> Result<Outcome, CliError> 
     };
     output::text(&format!(
         "ok: {fits} fits, {probes} probes, {recommendations} recommendations, {runs} runs; {behind}\n"
-    ))?;
-    Ok(Outcome::Answered)
+    ))
 }

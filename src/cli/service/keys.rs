@@ -17,7 +17,7 @@ pub(in crate::cli) fn run(arguments: &Keys) -> Result<Outcome, CliError> {
     let answered = with_database(&arguments.kept, async |db| {
         answer(db, &arguments.command).await
     });
-    answered.map_err(CliError::Broken)?
+    answered?
 }
 
 async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
@@ -74,9 +74,8 @@ async fn answer(db: &Db, command: &KeysCommand) -> Result<Outcome, CliError> {
 /// Random bits.
 fn chance<const BYTES: usize>() -> Result<[u8; BYTES], CliError> {
     let mut chance = [0; BYTES];
-    getrandom::fill(&mut chance).map_err(|error| {
-        CliError::Broken(anyhow::anyhow!("the system has no randomness: {error}"))
-    })?;
+    getrandom::fill(&mut chance)
+        .map_err(|error| anyhow::anyhow!("the system has no randomness: {error}"))?;
     Ok(chance)
 }
 

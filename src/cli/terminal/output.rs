@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use batchfit_platform::{file_of, identity, is_open, terminal_width};
 use serde::Serialize;
 
+use crate::cli::Outcome;
 use crate::cli::arguments::Format;
 use crate::cli::error::CliError;
 use crate::http::Problem;
@@ -19,8 +20,8 @@ use crate::model::Variant;
 use crate::report::style::is_harmful;
 use crate::report::{BOLD, DIM, RESET, Style};
 
-/// Prints text for a person, which ends in a line break.
-pub(in crate::cli) fn text(text: &str) -> Result<(), CliError> {
+/// Prints text for a person, which ends in a line break. Whoever prints has an answer.
+pub(in crate::cli) fn text(text: &str) -> Result<Outcome, CliError> {
     write(&harmless(text))
 }
 
@@ -29,7 +30,7 @@ pub(in crate::cli) fn answer(
     is_json: bool,
     document: &impl Serialize,
     as_text: impl FnOnce() -> String,
-) -> Result<(), CliError> {
+) -> Result<Outcome, CliError> {
     if is_json {
         json(document)
     } else {
@@ -42,7 +43,7 @@ pub(in crate::cli) fn list(
     is_json: bool,
     items: &[impl Serialize],
     as_text: impl FnOnce() -> String,
-) -> Result<(), CliError> {
+) -> Result<Outcome, CliError> {
     let page = serde_json::json!({ "items": items, "next": null });
     answer(is_json, &page, as_text)
 }
@@ -82,12 +83,13 @@ pub extern "C" fn look_at_stdout() {
     WAS_CLOSED.store(!is_open, Ordering::Relaxed);
 }
 
-fn write(text: &str) -> Result<(), CliError> {
+fn write(text: &str) -> Result<Outcome, CliError> {
     refuse_closed()?;
     let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(text.as_bytes())
+    let written = stdout.write_all(text.as_bytes());
+    written
         .and_then(|()| stdout.flush())
+        .map(|()| Outcome::Answered)
         .map_err(CliError::writing)
 }
 
@@ -110,12 +112,12 @@ pub(in crate::cli) fn is_nowhere() -> bool {
 }
 
 /// Prints what another program reads, as it is.
-pub(in crate::cli) fn raw(bytes: &[u8]) -> Result<(), CliError> {
+pub(in crate::cli) fn raw(bytes: &[u8]) -> Result<Outcome, CliError> {
     write(&String::from_utf8_lossy(bytes))
 }
 
 /// Prints one JSON document.
-pub(in crate::cli) fn json(document: &impl Serialize) -> Result<(), CliError> {
+pub(in crate::cli) fn json(document: &impl Serialize) -> Result<Outcome, CliError> {
     let mut line = serde_json::to_string_pretty(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -123,7 +125,7 @@ pub(in crate::cli) fn json(document: &impl Serialize) -> Result<(), CliError> {
 }
 
 /// Prints one JSON document as one line.
-pub(in crate::cli) fn json_line(document: &impl Serialize) -> Result<(), CliError> {
+pub(in crate::cli) fn json_line(document: &impl Serialize) -> Result<Outcome, CliError> {
     let mut line = serde_json::to_string(document)
         .expect("documents have string keys and no infinite numbers");
     line.push('\n');
@@ -314,39 +316,20 @@ mod tests {
         assert_eq!((seen.width, seen.color, seen.verbose), (132, true, true));
     }
 
+    type Change<'a> = &'a dyn Fn(&mut TerminalInfo);
+
     #[test]
     fn what_people_say_about_colours_goes_before_what_a_terminal_has() {
         let text = |value: &str| Some(value.to_owned());
-        for (case, surroundings) in [
-            (
-                "NO_COLOR",
-                TerminalInfo {
-                    no_color: true,
-                    ..terminal()
-                },
-            ),
-            (
-                "CLICOLOR",
-                TerminalInfo {
-                    clicolor: text("0"),
-                    ..terminal()
-                },
-            ),
-            (
-                "TERM",
-                TerminalInfo {
-                    terminal: text("dumb"),
-                    ..terminal()
-                },
-            ),
-            (
-                "a pipe",
-                TerminalInfo {
-                    is_terminal: false,
-                    ..terminal()
-                },
-            ),
-        ] {
+        let changes: [(&str, Change<'_>); 4] = [
+            ("NO_COLOR", &|it| it.no_color = true),
+            ("CLICOLOR", &|it| it.clicolor = text("0")),
+            ("TERM", &|it| it.terminal = text("dumb")),
+            ("a pipe", &|it| it.is_terminal = false),
+        ];
+        for (case, change) in changes {
+            let mut surroundings = terminal();
+            change(&mut surroundings);
             assert!(!styled(&surroundings, false).color, "{case}");
         }
         let wanted = TerminalInfo {

@@ -20,8 +20,7 @@ pub(in crate::cli) fn completions(arguments: &Completions) -> Result<Outcome, Cl
         "batchfit",
         &mut script,
     );
-    output::raw(&script)?;
-    Ok(Outcome::Answered)
+    output::raw(&script)
 }
 
 /// `batchfit man [FOLDER]`.
@@ -29,8 +28,7 @@ pub(in crate::cli) fn man(arguments: &ManPages) -> Result<Outcome, CliError> {
     let mut command = Arguments::described();
     command.build();
     let Some(folder) = &arguments.folder else {
-        output::raw(&page(command)?)?;
-        return Ok(Outcome::Answered);
+        return output::raw(&page(command)?);
     };
     let subcommands = command
         .get_subcommands()

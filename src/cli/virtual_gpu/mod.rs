@@ -42,10 +42,9 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     }
     let session = session(arguments)?;
     let mut command = search::run::command(&arguments.command)?;
-    let folder = unpack(arguments.scratch.as_deref()).map_err(|source| CliError::Unwritable {
-        path: arguments.scratch.clone().unwrap_or_else(std::env::temp_dir),
-        source,
-    })?;
+    let scratch = arguments.scratch.clone();
+    let scratch = scratch.unwrap_or_else(std::env::temp_dir);
+    let folder = unpack(arguments.scratch.as_deref()).map_err(CliError::unwritable(&scratch))?;
     let socket = folder.path().join(SOCKET);
     if socket.as_os_str().len() > LONGEST_SOCKET {
         let problem = format!(
@@ -80,10 +79,8 @@ pub(super) fn run(arguments: &Run) -> Result<Outcome, CliError> {
     };
     let step = look_back(&mut answer, arguments, folder.path())?;
     if let (Some(path), Some(error)) = (&arguments.launches, output.unwritten) {
-        return Err(CliError::Unwritable {
-            path: path.clone(),
-            source: std::io::Error::from_raw_os_error(error),
-        });
+        let error = std::io::Error::from_raw_os_error(error);
+        return Err(CliError::unwritable(path)(error));
     }
     store(&arguments.kept, &answer, step.as_ref());
     output::answer(arguments.json, &answer, || {

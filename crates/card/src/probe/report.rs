@@ -67,10 +67,11 @@ fn course(verdict: Verdict, steps: &[StepMemory]) -> StepOutcome {
 
 batchfit_step::listed! {
     /// Where numbers come from.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Evidence {
         /// The steps follow from the model's graph; the allocator ran on simulated memory.
+        #[default]
         Simulated = "simulated",
         /// The steps follow from recordings of the program itself; the allocator ran on simulated memory.
         Recorded = "recorded",

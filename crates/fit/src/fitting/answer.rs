@@ -183,12 +183,7 @@ fn offloaded(found: &mut Recommendation, processes: u64, host: Option<Bytes>) {
     found.nothing();
     found.limited_by.clone_from(&text);
     if let Some(why) = &mut found.why {
-        why.limit = Limit {
-            kind: LimitKind::Host,
-            batch: None,
-            explanation: text,
-            shortage: None,
-        };
+        why.limit = Limit::new(LimitKind::Host, None, text);
     }
 }
 

@@ -1,7 +1,6 @@
 //! Which devices there are, and which one a request means.
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,12 +13,13 @@ use crate::fitting::Result;
 use crate::limits::Cancel;
 use crate::model::{DeviceChoice, Request, RequestError};
 use crate::units::Bytes;
-use crate::worker::{Deadlines, Gpu, Supervisor, WorkerCommand, WorkerError};
+use crate::worker::{Gpu, Supervisor, WorkerCommand, WorkerError};
 
+use super::engine::{Catalogue, card};
 use super::probing::gpu::translated;
 
 /// What a worker found, when it was asked for GPUs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Inventory {
     pub(super) gpus: Vec<Gpu>,
     /// Why there are none, or why they cannot be used.
@@ -30,7 +30,7 @@ pub(super) struct Inventory {
 
 /// What was listed last. A listing starts a process, so requests that come at the same time share one.
 #[derive(Debug, Default)]
-pub(super) struct Listed(Mutex<Option<(Instant, Inventory)>>);
+pub(super) struct Listed(pub(super) Mutex<Option<(Instant, Inventory)>>);
 
 impl Listed {
     /// The last one, if it is not as old as this, or else a new one. One that was lost is not kept.
@@ -54,42 +54,9 @@ impl Listed {
 /// How long GPUs that were listed are taken to be there when a request is checked. The answer looks again.
 const LISTED: Duration = Duration::from_secs(2);
 
-/// What requests are answered with: the GPUs of this machine, and what records steps there. The cards that are simulated are the same
-/// everywhere.
-#[derive(Debug)]
-pub struct Catalogue {
-    /// The program whose workers list GPUs; where none does, why there are none.
-    lister: Result<(PathBuf, Deadlines), String>,
-    listed: Listed,
-    /// Whether steps of graphs that are not understood can be recorded.
-    pub records: bool,
-}
-
 impl Catalogue {
-    /// The GPUs that workers of this program list.
-    pub(super) fn new(program: &Path, deadlines: Deadlines, records: bool) -> Catalogue {
-        Catalogue {
-            lister: Ok((program.to_owned(), deadlines)),
-            listed: Listed::default(),
-            records,
-        }
-    }
-
-    /// Of a machine that has no GPU, and why.
-    pub fn without_gpus(missing: &str) -> Catalogue {
-        Catalogue {
-            lister: Err(missing.to_owned()),
-            listed: Listed::default(),
-            records: false,
-        }
-    }
-
     pub(super) fn inventory(&self) -> Inventory {
-        let mut inventory = Inventory {
-            gpus: Vec::new(),
-            missing: None,
-            lost: None,
-        };
+        let mut inventory = Inventory::default();
         let listed = match &self.lister {
             Ok((program, deadlines)) => {
                 let launch = WorkerCommand::this_binary(program.clone());
@@ -115,47 +82,25 @@ impl Catalogue {
     pub fn card(&self, request: &Request) -> Result<Option<String>> {
         let inventory = || self.listed.no_older_than(LISTED, || self.inventory());
         let placed = placed(request, inventory)?;
-        let resolved = resolve(&placed.device, inventory)?;
-        request.fits_on(resolved.total())?;
-        Ok(match resolved {
-            Resolved::Simulated(_) => None,
-            Resolved::Cuda(_, gpu) => Some(card_name(&gpu.name, gpu.driver.as_deref())),
-        })
-    }
-}
-
-/// A device that was asked for and is there.
-pub(super) enum Resolved {
-    Simulated(&'static Card),
-    /// As it was asked for, `cuda:N` or `auto`, and the GPU that is meant as far as can be told beforehand.
-    Cuda(String, Gpu),
-}
-
-impl Resolved {
-    /// All of its memory.
-    pub(super) fn total(&self) -> Bytes {
-        match self {
-            Resolved::Simulated(card) => card.total_memory,
-            Resolved::Cuda(_, gpu) => Bytes(gpu.total_bytes),
+        if let Some(card) = card(&placed) {
+            request.fits_on(card.total_memory)?;
+            return Ok(None);
         }
+        let (_, gpu) = resolve(&placed.device, inventory)?;
+        request.fits_on(Bytes(gpu.total_bytes))?;
+        Ok(Some(card_name(&gpu.name, gpu.driver.as_deref())))
     }
 }
 
-/// The device that a request means.
+/// The GPU that is meant, as far as can be told beforehand, by the name `cuda:N` or `auto`. Simulated cards are not looked for here.
 pub(super) fn resolve(
     choice: &DeviceChoice,
     inventory: impl FnOnce() -> Inventory,
-) -> Result<Resolved> {
+) -> Result<(String, Gpu)> {
     let wanted = match choice {
         DeviceChoice::Sim(name) => {
-            let unknown = || {
-                RequestError::at(
-                    "/device",
-                    format!("there is no simulated device `sim:{name}`"),
-                )
-            };
-            let card = Card::find(name).ok_or_else(unknown);
-            return card.map(Resolved::Simulated).map_err(EngineError::Invalid);
+            let unknown = format!("there is no simulated device `sim:{name}`");
+            return Err(RequestError::at("/device", unknown).into());
         }
         // Which one it will be is decided when it is opened: no other process may have it then.
         DeviceChoice::Auto | DeviceChoice::Kind(_) => None,
@@ -185,7 +130,7 @@ pub(super) fn resolve(
         .into_iter()
         .filter(|gpu| wanted.is_none_or(|wanted| gpu.ordinal == wanted));
     if let Some(gpu) = meant.next() {
-        return Ok(Resolved::Cuda(choice.to_string(), gpu));
+        return Ok((choice.to_string(), gpu));
     }
     let missing = match count {
         0 => "this machine has no GPU".to_owned(),
@@ -199,7 +144,7 @@ pub(super) fn resolve(
 }
 
 /// A GPU of this kind: any that is free where all are, or else an idle one.
-fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved> {
+fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<(String, Gpu)> {
     let all = gpus.len();
     let mut meant: Vec<Gpu> = gpus
         .into_iter()
@@ -216,7 +161,7 @@ fn of_kind(kind: &str, gpus: Vec<Gpu>) -> Result<Resolved> {
     } else {
         DeviceChoice::Cuda(gpu.ordinal)
     };
-    Ok(Resolved::Cuda(name.to_string(), gpu))
+    Ok((name.to_string(), gpu))
 }
 
 /// Whether a GPU is in use; idle ones first, in CUDA's order.
@@ -256,16 +201,6 @@ pub(super) fn placed(
     }
 }
 
-/// What a reader is told where the device is not the one that was meant.
-pub(super) fn simulated_instead(meant: &Request, placed: &Request) -> Option<String> {
-    match (&meant.device, &placed.device) {
-        (DeviceChoice::Kind(kind), DeviceChoice::Sim(_)) => Some(format!(
-            "simulated: neither this machine nor any agent of the service has a card of the kind {kind}"
-        )),
-        _ => None,
-    }
-}
-
 /// Whether the card that the driver calls this is of a kind in the catalogue.
 pub(super) fn is_of_kind(product: &str, kind: &str) -> bool {
     Card::of_product(product).is_some_and(|card| card.name == kind)
@@ -291,8 +226,7 @@ pub(super) fn together(
     let mut free_first: Vec<&Gpu> = gpus.iter().filter(is_meant).collect();
     crate::order::by_key(&mut free_first, |gpu| is_used(gpu));
     let are_alike = |a: &Gpu, b: &Gpu| {
-        (&a.name, a.total_bytes, a.compute, a.multiprocessors)
-            == (&b.name, b.total_bytes, b.compute, b.multiprocessors)
+        (&a.name, a.total_bytes, a.capability) == (&b.name, b.total_bytes, b.capability)
     };
     let alike = free_first.iter().map(|first| {
         let others = free_first.iter().filter(|gpu| are_alike(first, gpu));
@@ -344,8 +278,8 @@ fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {
         gpu: Some(gpu.name.clone()),
         memory_bytes: Some(gpu.total_bytes),
         usable_bytes: Some(free.saturating_sub(PROCESS_OVERHEAD).0),
-        compute_capability: Some(dotted(gpu.compute)),
-        multiprocessors: u32::try_from(gpu.multiprocessors).ok(),
+        compute_capability: Some(dotted(gpu.capability.compute)),
+        multiprocessors: u32::try_from(gpu.capability.multiprocessors).ok(),
         driver: gpu.driver.clone(),
         cudnn: gpu.cudnn.clone(),
         available: missing.is_none(),
@@ -357,18 +291,9 @@ fn real(gpu: &Gpu, missing: Option<&str>) -> DeviceSummary {
 fn absent(missing: &str) -> DeviceSummary {
     DeviceSummary {
         device: "cuda:0".to_owned(),
-        kind: DeviceKind::Cuda,
-        card: None,
-        gpu: None,
-        memory_bytes: None,
-        usable_bytes: None,
-        compute_capability: None,
-        multiprocessors: None,
-        driver: None,
-        cudnn: None,
-        available: false,
         missing: Some(missing.to_owned()),
         source: "the driver".to_owned(),
+        ..DeviceSummary::default()
     }
 }
 
@@ -382,11 +307,9 @@ fn simulated(card: &Card) -> DeviceSummary {
         usable_bytes: Some(card.available().0),
         compute_capability: Some(dotted(card.capability.compute)),
         multiprocessors: u32::try_from(card.capability.multiprocessors).ok(),
-        driver: None,
-        cudnn: None,
         available: true,
-        missing: None,
         source: card.source.to_owned(),
+        ..DeviceSummary::default()
     }
 }
 
@@ -395,17 +318,18 @@ fn dotted((major, minor): (u32, u32)) -> String {
 }
 
 /// What a device is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     /// A GPU of this machine.
+    #[default]
     Cuda,
     /// The memory of a card, without the card.
     Simulated,
 }
 
 /// One entry of `GET /v1/devices` and of `batchfit devices`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceSummary {
     /// What a request's `device` says: `cuda:0`, `sim:h200`, `node7/cuda:0`.
     #[schema(example = "sim:h200")]

@@ -18,9 +18,9 @@ mod variant_search;
 #[cfg(test)]
 mod tests;
 
-pub use devices::{Catalogue, DeviceKind, DeviceSummary, card_name, named_card};
+pub use devices::{DeviceKind, DeviceSummary, card_name, named_card};
 pub(crate) use engine::NO_RECORDER;
-pub use engine::{Engine, EngineError, FitEngine, Isolation, Progress, Runs, Work};
+pub use engine::{Catalogue, Engine, EngineError, FitEngine, Isolation, Progress, Runs, Work};
 pub use isolated::run_isolated;
 pub use prediction::predict;
 pub use recorded::FromRecordings;

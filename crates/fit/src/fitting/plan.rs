@@ -35,6 +35,16 @@ pub(super) struct Chosen {
     pub(super) exactly: Option<Exactly>,
 }
 
+impl From<Plan> for Chosen {
+    fn from(plan: Plan) -> Chosen {
+        Chosen {
+            plan,
+            instead_of: None,
+            exactly: None,
+        }
+    }
+}
+
 /// How many times as long a sample may take for a target to be made exactly, rather than one with a few samples fewer; where times of
 /// steps are unknown, how many times as many steps.
 const MUCH_SLOWER: f64 = 1.25;
@@ -175,15 +185,9 @@ pub(super) fn for_unconfirmed(
         }
         let limit = search.limit();
         let probed = search.deciding(micro_steps(steps)).probe(micro_batch)?;
-        let left = limit.saturating_sub(Bytes(probed.report.peak_reserved_bytes));
-        // Rounded down.
-        let left = Share(Share::of(left, limit).0.saturating_sub(1));
-        search.keep(confirmed.with_unconfirmed(left, limit).unwrap_or(confirmed));
-        let plan = Plan {
-            micro_batch,
-            global_batch: micro_batch * steps * goal.world_size,
-            ..plan
-        };
+        let reserved = Bytes(probed.report.peak_reserved_bytes);
+        search.keep(confirmed.beside(reserved, limit));
+        let plan = Plan::free(micro_batch, steps, goal.world_size);
         return Ok(Some(Chosen { plan, ..*chosen }));
     }
     Ok(None)
@@ -196,9 +200,12 @@ fn smaller(
     search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Chosen>> {
     let look = search.look();
-    let instead_of = |Knee { share, .. }| Larger {
-        micro_batch: plan.micro_batch,
-        share,
+    let instead = |smaller, Knee { share, .. }| Chosen {
+        instead_of: Some(Larger {
+            micro_batch: plan.micro_batch,
+            share,
+        }),
+        ..Chosen::from(smaller)
     };
     let Some(target) = goal.target_batch else {
         let steps = plan.accumulation_steps;
@@ -209,16 +216,8 @@ fn smaller(
         // Memory is not monotone.
         for micro_batch in (found.batch..plan.micro_batch).take(BEYOND) {
             if search.leaves_headroom(steps, micro_batch)? {
-                let plan = Plan {
-                    micro_batch,
-                    global_batch: micro_batch * steps * goal.world_size,
-                    ..*plan
-                };
-                return Ok(Some(Chosen {
-                    plan,
-                    instead_of: Some(instead_of(found)),
-                    exactly: None,
-                }));
+                let plan = Plan::free(micro_batch, steps, goal.world_size);
+                return Ok(Some(instead(plan, found)));
             }
         }
         return Ok(None);
@@ -236,11 +235,7 @@ fn smaller(
     for other in plans {
         let is_smaller = (found.batch..plan.micro_batch).contains(&other.micro_batch);
         if is_smaller && leaves_headroom(&other, search)? {
-            return Ok(Some(Chosen {
-                plan: other,
-                instead_of: Some(instead_of(found)),
-                exactly: None,
-            }));
+            return Ok(Some(instead(other, found)));
         }
     }
     Ok(None)
@@ -285,12 +280,7 @@ fn largest(
     search: &mut VariantSearch<'_, '_>,
 ) -> Result<Option<Plan>> {
     let micro_batch = search.largest_safe(micro_steps(steps))?;
-    Ok((micro_batch > 0).then(|| Plan {
-        micro_batch,
-        accumulation_steps: steps,
-        global_batch: micro_batch * steps * world_size,
-        shortfall: 0,
-    }))
+    Ok((micro_batch > 0).then(|| Plan::free(micro_batch, steps, world_size)))
 }
 
 /// The fewest steps that make `target` exactly; where none do, those that come closest from below.
@@ -352,11 +342,7 @@ pub(super) fn shortfall_note(plan: &Plan, goal: BatchTarget) -> Option<String> {
 
 /// The plan, or the nearest one below the target where that is much faster: a prime number of samples is made of single ones alone.
 fn faster(plan: Plan, goal: BatchTarget, search: &mut VariantSearch<'_, '_>) -> Result<Chosen> {
-    let as_it_is = Chosen {
-        plan,
-        instead_of: None,
-        exactly: None,
-    };
+    let as_it_is = Chosen::from(plan);
     let is_long = micro_steps(plan.accumulation_steps) == MOST_MICRO_STEPS;
     let (Some(target), true) = (goal.target_batch, is_long) else {
         return Ok(as_it_is);

@@ -12,7 +12,7 @@ use crate::search::ask_tell::{Alone, Peaks, Predicted, Prediction};
 use crate::search::{MAX_BATCH, PredictedBatches};
 use crate::units::Bytes;
 use crate::validate::settings_in_force;
-use crate::{EngineError, Runs, Work};
+use crate::{Runs, Work};
 
 use super::engine::{lowered, requested_limit};
 use super::plan::{BatchTarget, choose, without_a_plan};
@@ -39,7 +39,7 @@ pub fn predict(request: &Request, runs: &Runs, cancel: &Cancel) -> Result<Predic
     let workload = &lowered(request, cancel)?.workload;
     let (Workload::Recorded(steps), [variant]) = (workload, request.variants.as_slice()) else {
         let problem = "expected recordings, which decide all of how is trained";
-        return Err(EngineError::Invalid(RequestError::at("/model", problem)));
+        return Err(RequestError::at("/model", problem).into());
     };
     let settings = settings_in_force(request, workload)?;
     let card = Card::recorded_on(steps.gpu.as_deref(), steps.total);

@@ -22,8 +22,8 @@ use crate::worker::{
 };
 use crate::{Engine as _, EngineError, FitResult, GpuRun, Progress, Work};
 
-use super::devices::{Resolved, resolve};
-use super::engine::FitEngine;
+use super::devices::resolve;
+use super::engine::{FitEngine, card};
 use super::probing::gpu::{gpu_work, translated};
 use super::probing::runner::Observer;
 use crate::fitting::recommendation::recommend::TARGET_DECIDES;
@@ -149,10 +149,14 @@ impl<'a> Session<'a> {
             fs::write(&path, text).map(|()| path)
         });
         let file = file.transpose().map_err(broken)?;
-        let device = match resolve(&request.device, || engine.catalogue().inventory())? {
+        let device = match card(request) {
             // Of whatever card is here; the answer says which.
-            Resolved::Simulated(_) => 0,
-            Resolved::Cuda(_, gpu) => gpu.ordinal,
+            Some(_) => 0,
+            None => {
+                resolve(&request.device, || engine.catalogue().inventory())?
+                    .1
+                    .ordinal
+            }
         };
         observer.before(0, "waiting for the GPU")?;
         let turn = wait_for_gpu(engine, device, observer)?;
@@ -249,10 +253,7 @@ impl<'a> Session<'a> {
                 "PyTorch trains with batch {only} and with no other that was tried ({tried:?}); two are needed to say more"
             ),
         };
-        Err(EngineError::Invalid(RequestError::at(
-            "/memory_limit",
-            problem,
-        )))
+        Err(RequestError::at("/memory_limit", problem).into())
     }
 
     /// Records a batch; says whether it fits.
@@ -384,9 +385,7 @@ impl<'a> Session<'a> {
 
 /// The only variant of a request, trained.
 fn single(request: &Request) -> Result<&Variant> {
-    let refuse = |pointer: &str, problem: String| {
-        Err(EngineError::Invalid(RequestError::at(pointer, problem)))
-    };
+    let refuse = |pointer: &str, problem: String| Err(RequestError::at(pointer, problem).into());
     let [variant] = request.variants.as_slice() else {
         let problem = format!(
             "one variant is recorded at a time, and this asks for {}; give single values",

@@ -20,6 +20,7 @@ pub use batchfit_step::{
     Checkpointing, CommHook, Compare, Ddp, FullyShard, Glob, Globs, MixedPrecision, Mode, Norm,
     Objective, Optimizer, OptimizerImpl, Parallel, Precision, Variant,
 };
+pub(crate) use request::hexadecimal;
 pub use request::{
     CalibrationSource, DEEPSPEED, DIGEST_FORM, DetachedModel, DeviceChoice, Digest, ENGINE_DIGEST,
     HeadroomCalibration, Lowered, ModelFiles, Packed, Priority, RECORDING_BOUNDS, Reference,

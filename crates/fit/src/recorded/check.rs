@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::RecordedError;
 use super::align::align;
-use super::matching::{Divergence, Matching};
+use super::matching::Matching;
 use super::sequence::Sequence;
 use super::steps::Steps;
 use crate::device::sim::workspaces::{Lookup, WorkspaceTable};
@@ -193,11 +193,7 @@ fn peak(events: impl Iterator<Item = (bool, u64)>) -> (usize, u64) {
 }
 
 fn alignment(small: &Sequence, large: &Sequence) -> Result<Alignment, RecordedError> {
-    let matching =
-        Matching::of(small, large).map_err(|Divergence(i, j)| RecordedError::Divergence {
-            batches: [small.batch, large.batch],
-            places: [small.place(i), large.place(j)],
-        })?;
+    let matching = Matching::of(small, large)?;
     let unmatched = matching.unmatched();
     let matched = small.blocks.len() - unmatched;
     Ok(Alignment {

@@ -291,6 +291,9 @@ pub(super) fn may_be_same(small: Point, large: Point) -> bool {
 mod tests {
     use super::*;
 
+    /// Bytes at batches.
+    type Sizes = &'static [(u64, u64)];
+
     fn points(sizes: &[(u64, u64)]) -> Vec<Point> {
         let point = |&(batch, bytes): &(u64, u64)| Point { batch, bytes };
         sizes.iter().map(point).collect()
@@ -307,46 +310,34 @@ mod tests {
             constant,
         };
 
-        assert_eq!(
-            form(&[(2, 96), (4, 96)]),
-            (Form::Constant(96), Evidence::Solved)
-        );
-        assert_eq!(
-            form(&[(2, 96), (4, 192)]),
-            (affine(48, 0), Evidence::Solved)
-        );
-        assert_eq!(
-            form(&[(2, 100), (4, 196)]),
-            (affine(48, 4), Evidence::Extrapolated)
-        );
-        assert_eq!(
-            form(&[(2, 100), (4, 196), (7, 340)]),
-            (affine(48, 4), Evidence::Solved)
-        );
-        assert_eq!(
-            form(&[(2, 92), (4, 188), (7, 332)]),
-            (affine(48, -4), Evidence::Solved)
-        );
-        assert_eq!(
-            form(&[(2, 32), (4, 96), (7, 252)]),
+        let quadratic = Form::Quadratic {
+            per_square: 4,
+            per_sample: 8,
+        };
+        let rounded = Form::Rounded {
+            per_sample: 160,
+            to: 512,
+        };
+        let rows: [(Sizes, Form, Evidence); 7] = [
+            (&[(2, 96), (4, 96)], Form::Constant(96), Evidence::Solved),
+            (&[(2, 96), (4, 192)], affine(48, 0), Evidence::Solved),
+            (&[(2, 100), (4, 196)], affine(48, 4), Evidence::Extrapolated),
             (
-                Form::Quadratic {
-                    per_square: 4,
-                    per_sample: 8
-                },
-                Evidence::Solved
-            )
-        );
-        assert_eq!(
-            form(&[(3, 512), (5, 1024), (8, 1536)]),
+                &[(2, 100), (4, 196), (7, 340)],
+                affine(48, 4),
+                Evidence::Solved,
+            ),
             (
-                Form::Rounded {
-                    per_sample: 160,
-                    to: 512
-                },
-                Evidence::Solved
-            )
-        );
+                &[(2, 92), (4, 188), (7, 332)],
+                affine(48, -4),
+                Evidence::Solved,
+            ),
+            (&[(2, 32), (4, 96), (7, 252)], quadratic, Evidence::Solved),
+            (&[(3, 512), (5, 1024), (8, 1536)], rounded, Evidence::Solved),
+        ];
+        for (sizes, expected, evidence) in rows {
+            assert_eq!(form(sizes), (expected, evidence), "{sizes:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which allocations of two recordings are the same.
 
+use super::RecordedError;
 use super::align::{MOST_DIFFERENCES, align};
 use super::form::{Point, may_be_same};
 use super::sequence::{Block, Sequence};
@@ -27,13 +28,13 @@ const SHORT: usize = 8;
 /// How many times as large memory may be as it is elsewhere at this batch: routed tokens are not as many in each batch.
 const TOLERANCE: f64 = 1.25;
 
-/// Two sequences that are not of one program: where they part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Divergence(pub(super) usize, pub(super) usize);
-
 impl Matching {
-    /// Matches the sequence of a smaller batch with that of a larger one.
-    pub(super) fn of(small: &Sequence, large: &Sequence) -> Result<Matching, Divergence> {
+    /// Matches the sequence of a smaller batch with that of a larger one. An error says where they part that are not of one program.
+    pub(super) fn of(small: &Sequence, large: &Sequence) -> Result<Matching, RecordedError> {
+        let apart = |(i, j)| RecordedError::Divergence {
+            batches: [small.batch, large.batch],
+            places: [small.place(i), large.place(j)],
+        };
         let same = |i: usize, j: usize| {
             let (a, b) = (small.events[i], large.events[j]);
             let (x, y) = (small.blocks[a.block], large.blocks[b.block]);
@@ -47,7 +48,7 @@ impl Matching {
                 && may_be_same(point(small, x.bytes), point(large, y.bytes))
         };
         let lengths = [small.events.len(), large.events.len()];
-        let pairs = align(lengths, same).map_err(|(i, j)| Divergence(i, j))?;
+        let pairs = align(lengths, same).map_err(apart)?;
         let first_divergence = first_divergence(&pairs, lengths);
         let pairs = fill_gaps(pairs, small, large);
         let matching = Matching {
@@ -57,8 +58,7 @@ impl Matching {
         if matching.is_of_one_program(small, large) {
             Ok(matching)
         } else {
-            let (i, j) = first_divergence.unwrap_or_default();
-            Err(Divergence(i, j))
+            Err(apart(first_divergence.unwrap_or_default()))
         }
     }
 

@@ -23,7 +23,7 @@ pub(super) struct Merge {
 }
 
 /// All recordings as one sequence.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) events: Vec<Event>,
     /// The event of the recording of the largest batch that each of them is; others have larger numbers.
@@ -72,12 +72,8 @@ impl Merged {
     /// Merges recordings in the order of their batches; each matching is of a recording with the next one.
     pub(super) fn of(sequences: &[Sequence], matchings: &[Matching]) -> Merged {
         let mut merged = Merged {
-            events: Vec::new(),
-            places: Vec::new(),
-            first_step: 0,
-            tensors: Vec::new(),
-            families: Vec::new(),
             family_of: vec![Vec::new(); sequences.len()],
+            ..Merged::default()
         };
         let mut chain = Chain {
             events: Vec::new(),

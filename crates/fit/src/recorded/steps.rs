@@ -1,18 +1,18 @@
 //! The step program that recordings of several batches make.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
 use super::RecordedError;
 use super::form::{Alone, Evidence, Form, solve};
-use super::matching::{Divergence, Matching};
+use super::matching::Matching;
 use super::merge::{Event, Merge, Merged};
 use super::reductions::RowSum;
 use super::scratch::{Operation, Recognized, recognize};
 use super::sequence::Sequence;
+use crate::model::hexadecimal;
 use crate::program::{
     Category, ConvolutionId, ConvolutionShape, Instruction, Program, Section, Size, SizeFunction,
     SizeId, Tensor, TensorId, Timeline,
@@ -84,12 +84,7 @@ impl Steps {
         }
         let mut matchings = Vec::new();
         for pair in sequences.windows(2) {
-            let matching = Matching::of(&pair[0], &pair[1]);
-            let matching = matching.map_err(|Divergence(i, j)| RecordedError::Divergence {
-                batches: [pair[0].batch, pair[1].batch],
-                places: [pair[0].place(i), pair[1].place(j)],
-            })?;
-            matchings.push(matching);
+            matchings.push(Matching::of(&pair[0], &pair[1])?);
         }
         let merged = Merged::of(&sequences, &matchings);
         let (program, uncertain, recorded) = Writer::new(&sequences, &merged).write();
@@ -243,11 +238,7 @@ fn digest(sequences: &[Sequence]) -> String {
     for sequence in sequences {
         digest.update(sequence.to_text());
     }
-    let mut text = String::new();
-    for byte in digest.finalize() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    hexadecimal(&digest.finalize())
 }
 
 /// What a size follows at batches that were not recorded.

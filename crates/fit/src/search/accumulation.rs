@@ -18,6 +18,29 @@ pub struct Plan {
     pub shortfall: u64,
 }
 
+impl Plan {
+    /// So many steps of this micro-batch on each rank, without a target.
+    pub fn free(micro_batch: u64, steps: u64, world_size: u64) -> Plan {
+        Plan {
+            micro_batch,
+            accumulation_steps: steps,
+            global_batch: micro_batch * steps * world_size,
+            shortfall: 0,
+        }
+    }
+
+    /// As many steps of another micro-batch.
+    #[must_use]
+    pub fn of_size(self, micro_batch: u64) -> Plan {
+        let of_one = self.global_batch / self.micro_batch.max(1);
+        Plan {
+            micro_batch,
+            global_batch: of_one * micro_batch,
+            ..self
+        }
+    }
+}
+
 /// Most plans that [`short_plans`] gives.
 const SHORT_PLANS: usize = 16;
 
@@ -121,20 +144,10 @@ mod tests {
 
     #[test]
     fn every_divisor_is_an_exact_plan_and_the_fewest_steps_come_first() {
-        let divisors = [
-            (12, 1, 0),
-            (6, 2, 0),
-            (4, 3, 0),
-            (3, 4, 0),
-            (2, 6, 0),
-            (1, 12, 0),
-        ];
+        let divisors = [12, 6, 4, 3, 2, 1].map(|micro| (micro, 12 / micro, 0));
         assert_eq!(exact(12, 1), divisors);
         assert_eq!(exact(9, 1), [(9, 1, 0), (3, 3, 0), (1, 9, 0)]);
-    }
-
-    #[test]
-    fn what_the_ranks_cannot_share_is_the_shortfall() {
+        // What the ranks cannot share is the shortfall.
         assert_eq!(exact(11, 2), [(5, 1, 1), (1, 5, 1)]);
     }
 
@@ -162,14 +175,9 @@ mod tests {
         assert!(short_plans(64, 1, 0).is_empty());
         assert!(short_plans(7, 8, 100).is_empty());
         assert!(exact_plans(7, 8).is_empty());
-    }
-
-    #[test]
-    fn the_largest_target_is_divided_at_once() {
+        // The largest target is divided at once.
         let plans = exact_plans(1 << 40, 1);
-
-        assert_eq!(plans[0].micro_batch, MAX_BATCH);
-        assert_eq!(plans.len(), 1);
+        assert_eq!((plans.len(), plans[0].micro_batch), (1, MAX_BATCH));
     }
 
     #[test]

@@ -230,7 +230,7 @@ pub fn unbeaten(variants: &[(u64, Option<f64>)]) -> Vec<Option<bool>> {
 }
 
 /// What a variant is judged by.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct RankKey {
     /// Variants are compared within a group alone; the group with the lowest number comes first, whatever is in it.
     pub group: usize,
@@ -274,8 +274,8 @@ mod tests {
     }
 
     /// A step of a fixed time, and so much for each sample.
-    fn rising(batch: u64) -> f64 {
-        float(batch) / (0.010 + 0.001 * float(batch))
+    fn rising(batch: u64) -> Option<f64> {
+        (batch > 0).then(|| float(batch) / (0.010 + 0.001 * float(batch)))
     }
 
     fn best_batch(
@@ -293,21 +293,18 @@ mod tests {
 
     #[test]
     fn the_knee_is_the_smallest_batch_that_is_fast_enough() {
-        let (knee, _) = best_batch(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
+        let (knee, _) = best_batch(1000, SamplingDensity::Closely, rising);
         let knee = knee.unwrap();
 
-        let enough = ENOUGH * rising(1000);
-        assert!(rising(knee.batch) >= enough);
-        assert!(rising(knee.batch - 1) < enough);
-        assert!((knee.share - rising(knee.batch) / rising(1000)).abs() < 1e-9);
+        let share = |batch| rising(batch).unwrap() / rising(1000).unwrap();
+        assert!(share(knee.batch) >= ENOUGH && share(knee.batch - 1) < ENOUGH);
+        assert!((knee.share - share(knee.batch)).abs() < 1e-9);
     }
 
     #[test]
     fn where_each_speed_is_a_training_run_there_are_few_and_the_knee_is_near() {
-        let (exact, _) = best_batch(1000, SamplingDensity::Closely, |batch| Some(rising(batch)));
-        let (near, asked) = best_batch(1000, SamplingDensity::Sparingly, |batch| {
-            Some(rising(batch))
-        });
+        let (exact, _) = best_batch(1000, SamplingDensity::Closely, rising);
+        let (near, asked) = best_batch(1000, SamplingDensity::Sparingly, rising);
         let (exact, near) = (exact.unwrap(), near.unwrap());
 
         assert!(asked <= 8, "{asked}");
@@ -325,8 +322,8 @@ mod tests {
                 best_batch(largest, look, speed).0.map(|knee| knee.batch)
             };
 
-            assert_eq!(at(1, |batch| Some(rising(batch))), Some(1));
-            assert_eq!(at(0, |batch| Some(rising(batch))), None);
+            assert_eq!(at(1, rising), Some(1));
+            assert_eq!(at(0, rising), None);
             assert_eq!(at(8, |_| None), None);
             assert_eq!(at(8, |_| Some(0.0)), None);
             // All are as fast: one sample will do.
@@ -336,13 +333,7 @@ mod tests {
 
     #[test]
     fn a_curve_that_falls_at_its_end_has_its_knee_before() {
-        let falling = |batch: u64| {
-            Some(if batch > 96 {
-                500.0
-            } else {
-                10.0 * float(batch)
-            })
-        };
+        let falling = |batch: u64| Some([10.0 * float(batch), 500.0][usize::from(batch > 96)]);
 
         let (knee, _) = best_batch(100, SamplingDensity::Closely, falling);
 
@@ -352,11 +343,9 @@ mod tests {
     #[test]
     fn of_given_batches_the_first_that_is_fast_enough_is_taken() {
         let of = |batches: &[u64]| {
-            smallest_enough(batches, SamplingDensity::Closely, |batch| {
-                Ok::<_, Infallible>(Some(rising(batch)))
-            })
-            .unwrap()
-            .map(|knee| knee.batch)
+            let speed = |batch| Ok::<_, Infallible>(rising(batch));
+            let knee = smallest_enough(batches, SamplingDensity::Closely, speed);
+            knee.unwrap().map(|knee| knee.batch)
         };
 
         assert_eq!(of(&[1, 50, 100, 250, 500]), Some(250));
@@ -366,29 +355,19 @@ mod tests {
 
     #[test]
     fn what_is_larger_and_faster_beats() {
-        let variants = [
-            (8, Some(100.0)),
-            (16, Some(90.0)),
-            (8, Some(90.0)),
-            (0, Some(999.0)),
-            (32, None),
-            (16, Some(90.0)),
-        ];
+        let at = |batch, speed| (batch, Some(speed));
+        let (slow, fast) = (at(16, 90.0), at(8, 100.0));
+        let variants = [fast, slow, at(8, 90.0), at(0, 999.0), (32, None), slow];
 
-        assert_eq!(
-            unbeaten(&variants),
-            [Some(true), Some(true), Some(false), None, None, Some(true)]
-        );
+        let expected = [Some(true), Some(true), Some(false), None, None, Some(true)];
+        assert_eq!(unbeaten(&variants), expected);
     }
 
     /// One that fits, without a target, and recomputes nothing.
     fn plain(at_once: u64) -> RankKey {
         RankKey {
-            group: 0,
             at_once,
-            shortfall: 0,
-            recomputes: 0.0,
-            samples_per_second: None,
+            ..RankKey::default()
         }
     }
 
@@ -399,18 +378,14 @@ mod tests {
         }
     }
 
-    fn short(shortfall: u64, standing: RankKey) -> RankKey {
-        RankKey {
-            shortfall,
-            ..standing
-        }
+    fn short(shortfall: u64, mut standing: RankKey) -> RankKey {
+        standing.shortfall = shortfall;
+        standing
     }
 
-    fn fast(samples_per_second: f64, standing: RankKey) -> RankKey {
-        RankKey {
-            samples_per_second: Some(samples_per_second),
-            ..standing
-        }
+    fn fast(samples_per_second: f64, mut standing: RankKey) -> RankKey {
+        standing.samples_per_second = Some(samples_per_second);
+        standing
     }
 
     fn in_group(group: usize, standing: RankKey) -> RankKey {

@@ -392,35 +392,29 @@ mod tests {
     }
 
     #[test]
-    fn a_right_guess_with_a_step_of_one_takes_two_probes() {
-        assert_eq!(probes(100, 1000, 100), [100, 101]);
-    }
-
-    #[test]
-    fn a_guess_that_is_one_off_takes_three_probes() {
-        assert_eq!(probes(8, 1000, 9), [8, 9, 10]);
-        assert_eq!(probes(8, 1000, 6), [8, 7, 6]);
-    }
-
-    #[test]
-    fn steps_double_away_from_the_guess() {
-        let up = probes(100, 1000, 110);
-        let down = probes(100, 1000, 90);
-
-        assert_eq!(up, [100, 101, 102, 104, 108, 116, 112, 110, 111]);
-        assert_eq!(down, [100, 99, 98, 96, 92, 84, 88, 90, 91]);
-    }
-
-    #[test]
-    fn the_ceiling_is_tried_and_not_passed() {
-        assert_eq!(probes(3, 5, 9), [3, 4, 5]);
-    }
-
-    #[test]
-    fn nothing_fits_ends_at_one() {
-        assert_eq!(probes(8, 100, 0), [8, 7, 6, 4, 2, 1]);
-        assert_eq!(probes(7, 100, 0), [7, 6, 5, 3, 1]);
-        assert_eq!(probes(0, 100, 0), [1]);
+    fn steps_double_away_from_the_guess_until_the_edge_is_between() {
+        let rows: [(u64, u64, u64, &[u64]); 9] = [
+            // A right guess takes two probes, and one that is one off three.
+            (100, 1000, 100, &[100, 101]),
+            (8, 1000, 9, &[8, 9, 10]),
+            (8, 1000, 6, &[8, 7, 6]),
+            (
+                100,
+                1000,
+                110,
+                &[100, 101, 102, 104, 108, 116, 112, 110, 111],
+            ),
+            (100, 1000, 90, &[100, 99, 98, 96, 92, 84, 88, 90, 91]),
+            // The ceiling is tried and not passed.
+            (3, 5, 9, &[3, 4, 5]),
+            // Where nothing fits it ends at one.
+            (8, 100, 0, &[8, 7, 6, 4, 2, 1]),
+            (7, 100, 0, &[7, 6, 5, 3, 1]),
+            (0, 100, 0, &[1]),
+        ];
+        for (guess, ceiling, largest, expected) in rows {
+            assert_eq!(probes(guess, ceiling, largest), expected);
+        }
     }
 
     #[test]

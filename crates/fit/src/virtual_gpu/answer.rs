@@ -106,7 +106,7 @@ pub struct Phase {
 }
 
 /// What was at work when most was allocated.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = RunAtPeak)]
 pub struct AtPeak {
     /// The phase.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
-use super::answer::Versions;
+use super::answer::{AtPeak, Versions};
 use crate::limits::shorten;
 
 /// Most different names of one kind that are kept: places in a script, entry points, assumptions.
@@ -137,9 +137,8 @@ pub(super) struct SaidShortage {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SaidPeak {
     pub(super) device: u32,
-    pub(super) phase: String,
-    pub(super) stack: Vec<String>,
-    pub(super) module: Option<String>,
+    #[serde(flatten)]
+    pub(super) at: AtPeak,
 }
 
 /// An uncaught error.
@@ -315,7 +314,7 @@ impl Process {
                 self.shortage = Some(shortage);
             }
             Report::Peak(mut peak) => {
-                cut(&mut peak.stack, MOST_FRAMES);
+                cut(&mut peak.at.stack, MOST_FRAMES);
                 peak.device = self.of_machine(peak.device);
                 self.peaks.retain(|before| before.device != peak.device);
                 self.peaks.truncate(MOST_DEVICES - 1);
@@ -387,7 +386,7 @@ mod tests {
         assert_eq!((kept.phases.len(), kept.shortages), (300, 300));
         let devices = kept.phases.iter().map(|phase| phase.devices.len());
         assert_eq!(devices.max(), Some(MOST_DEVICES));
-        let frames = kept.peaks.iter().map(|peak| peak.stack.len());
+        let frames = kept.peaks.iter().map(|peak| peak.at.stack.len());
         let frames: Vec<usize> = frames
             .chain(kept.shortage.as_ref().map(|it| it.stack.len()))
             .collect();

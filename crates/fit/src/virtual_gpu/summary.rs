@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Ending;
 use super::answer::{
-    Answer, Assumption, AtPeak, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase,
-    Shortage, UncomputedRead,
+    Answer, Assumption, Certainty, Convolutions, HostMemory, NamedCount, Peak, Phase, Shortage,
+    UncomputedRead,
 };
-use super::events::{Process, RunEvents, SaidPeak, SaidShortage};
+use super::events::{Process, RunEvents, SaidShortage};
 use super::session::Session;
 use crate::probe::Verdict;
 
@@ -88,7 +88,7 @@ impl Answer {
             fragmentation_bytes: peak_allocated.map(|peak| peak_reserved.saturating_sub(peak)),
             retries,
             growth_bytes_per_step: growth(&phases),
-            at_peak: at_peak.cloned().map(AtPeak::from),
+            at_peak: at_peak.map(|said| said.at.clone()),
             phases,
             out_of_memory,
             host: HostMemory {
@@ -259,16 +259,6 @@ fn shortage(users: &[&Process], ending: Ending, says_so: bool) -> Option<Shortag
         shortage.others_bytes = Some(refused.others).filter(|bytes| *bytes > 0);
     }
     Some(shortage).filter(|it| it.times > 0 || it.is_fatal)
-}
-
-impl From<SaidPeak> for AtPeak {
-    fn from(said: SaidPeak) -> AtPeak {
-        AtPeak {
-            phase: said.phase,
-            module: said.module,
-            stack: said.stack,
-        }
-    }
 }
 
 impl Shortage {

@@ -291,7 +291,15 @@ fn start(command: &HeuristicsCommand, log: &Path) -> Result<(Running, Handshake)
 
 #[cfg(test)]
 mod tests {
+    use crate::program::ConvolutionPass;
+    use crate::shape::DType;
+
     use super::*;
+
+    /// A child of this version of cuDNN that goes on as a script of the shell says.
+    fn answering(script: &str) -> Heuristics {
+        scripted(&format!("echo '{{\"cudnn\":\"9.19.0\"}}'; {script}")).unwrap()
+    }
 
     /// A child that says what a script of the shell says.
     fn scripted(script: &str) -> Result<Heuristics, NoHeuristics> {
@@ -304,44 +312,34 @@ mod tests {
         })
     }
 
-    fn layer(text: &str) -> crate::program::ConvolutionLayer {
-        sim::workspaces::parse_layer(text).unwrap()
+    /// The forward pass of a plain layer.
+    fn forward(batch: u64) -> Convolution {
+        let layer = sim::workspaces::parse_layer("8,8,1,4,4,3,3,1,1,1,1,1,1,0").unwrap();
+        layer.call(ConvolutionPass::Forward, DType::Float32, batch)
     }
-
-    fn forward(text: &str, batch: u64) -> Convolution {
-        layer(text).call(
-            crate::program::ConvolutionPass::Forward,
-            crate::shape::DType::Float32,
-            batch,
-        )
-    }
-
-    const PLAIN: &str = "8,8,1,4,4,3,3,1,1,1,1,1,1,0";
 
     #[test]
     fn each_query_is_sent_once_to_the_heuristics_child() {
-        let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; test -n \"$CUDNN_LOGDEST_DBG\" && n=100; \
+        let asked = answering(
+            "n=0; test -n \"$CUDNN_LOGDEST_DBG\" && n=100; \
              while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",
-        )
-        .unwrap();
+        );
         let card = Card::find("h200").unwrap();
         let ask = |call| sim::Heuristics::first_workspace(&asked, card, &call);
 
         assert_eq!(sim::Heuristics::version(&asked), "9.19.0");
-        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(101)));
-        assert_eq!(ask(forward(PLAIN, 2)), Some(Bytes(102)));
-        assert_eq!(ask(forward(PLAIN, 1)), Some(Bytes(101)), "it is known");
+        assert_eq!(ask(forward(1)), Some(Bytes(101)));
+        assert_eq!(ask(forward(2)), Some(Bytes(102)));
+        assert_eq!(ask(forward(1)), Some(Bytes(101)), "it is known");
     }
 
     #[test]
     fn many_questions_are_asked_at_a_time_and_once_each() {
-        let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; n=0; while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",
-        )
-        .unwrap();
+        let asked = answering(
+            "n=0; while read line; do n=$((n+1)); echo \"{\\\"workspaces\\\":[$n]}\"; done",
+        );
         let card = Card::find("h200").unwrap();
-        let calls: Vec<Convolution> = (1..=200).map(|batch| forward(PLAIN, batch)).collect();
+        let calls: Vec<Convolution> = (1..=200).map(forward).collect();
 
         sim::Heuristics::ask_ahead(&asked, card, &calls);
         let first = asked.known().clone();
@@ -365,13 +363,12 @@ mod tests {
 
     #[test]
     fn all_plans_are_another_question() {
-        let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; while read line; do \
+        let asked = answering(
+            "while read line; do \
              case $line in *'\"all\":true'*) echo '{\"workspaces\":[3,2,0]}';; *) echo '{\"workspaces\":[3]}';; esac; done",
-        )
-        .unwrap();
+        );
         let card = Card::find("h200").unwrap();
-        let call = forward(PLAIN, 1);
+        let call = forward(1);
 
         let all = [Bytes(3), Bytes(2), Bytes(0)];
         for _ in 0..2 {
@@ -385,14 +382,11 @@ mod tests {
     #[test]
     fn children_that_are_lost_are_replaced_until_there_were_too_many() {
         // Each answers one question, and ends with the next.
-        let asked = scripted(
-            "echo '{\"cudnn\":\"9.19.0\"}'; read line; echo '{\"workspaces\":[7]}'; read line",
-        )
-        .unwrap();
+        let asked = answering("read line; echo '{\"workspaces\":[7]}'; read line");
         let card = Card::find("h200").unwrap();
         let mut answers = Vec::new();
         for batch in 1..=u64::from(2 * LOSSES + 2) {
-            let call = forward(PLAIN, batch);
+            let call = forward(batch);
             answers.push(sim::Heuristics::first_workspace(&asked, card, &call));
         }
 

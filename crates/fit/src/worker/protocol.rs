@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::Capability;
 use crate::model::Variant;
 use crate::probe::ProbeReport;
 
@@ -115,12 +116,9 @@ pub struct Gpu {
     pub total_bytes: u64,
     /// What of it is free.
     pub free_bytes: u64,
-    /// Compute capability, major and minor.
-    pub compute: (u32, u32),
-    /// Streaming multiprocessors.
-    pub multiprocessors: u64,
-    /// Threads that one of them holds.
-    pub threads_per_multiprocessor: u64,
+    /// What it can do.
+    #[serde(flatten)]
+    pub capability: Capability,
     /// Driver version.
     pub driver: Option<String>,
     /// cuDNN version.

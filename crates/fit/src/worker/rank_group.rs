@@ -64,7 +64,7 @@ pub(super) struct RankGroup<'a> {
 
 impl RankGroup<'_> {
     /// Has each open its device.
-    pub(super) fn open(self, request: &str) -> Result<Ready, WorkerError> {
+    pub(super) fn open(&mut self, request: &str) -> Result<Ready, WorkerError> {
         for (rank, worker) in (0..).zip(&mut *self.running) {
             worker.tell(&Order::Open {
                 request: request.to_owned(),
@@ -75,7 +75,7 @@ impl RankGroup<'_> {
     }
 
     /// Has them find each other.
-    pub(super) fn meet(self) -> Result<Ready, WorkerError> {
+    pub(super) fn meet(&mut self) -> Result<Ready, WorkerError> {
         let activity = Activity::Joining;
         let ranks = u32::try_from(self.running.len()).unwrap_or(u32::MAX);
         let Some(first) = self.running.first_mut() else {
@@ -95,7 +95,7 @@ impl RankGroup<'_> {
     }
 
     /// What holds for all of them once all are ready.
-    fn are_ready(self, activity: Activity) -> Result<Ready, WorkerError> {
+    fn are_ready(&mut self, activity: Activity) -> Result<Ready, WorkerError> {
         let answers = await_all(self.running, activity, self.within, self.cancel, |_| None)?;
         let mut ready: Option<Ready> = None;
         for (worker, answer) in self.running.iter_mut().zip(answers.into_iter().flatten()) {

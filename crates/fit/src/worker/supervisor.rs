@@ -271,18 +271,13 @@ impl Supervisor {
             waited += take_turn(worker, device, self.deadlines, caller)?;
         }
         self.account.waited += waited;
-        let all = RankGroup {
+        let mut all = RankGroup {
             running: &mut running,
             within: self.deadlines.open,
             cancel: caller.cancel,
         };
         let mut ready = all.open(&self.opening.request)?;
         if several && ready.no_room.is_none() {
-            let all = RankGroup {
-                running: &mut running,
-                within: self.deadlines.open,
-                cancel: caller.cancel,
-            };
             ready = all.meet()?;
         }
         if let [device] = &mut *self.opening.devices

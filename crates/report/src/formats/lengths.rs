@@ -37,11 +37,9 @@ pub(super) fn rows<'a>(answers: &[Answer<'a>]) -> Vec<LengthRow<'a>> {
         rows.extend(table.rows.iter().map(|row| {
             let alone = || VariantResult {
                 rank: 1,
-                cost: None,
-                recomputes: 0.0,
-                pareto: None,
                 training: table.training.clone(),
                 recommendation: row.recommendation.clone(),
+                ..VariantResult::default()
             };
             let mut variants = row.variants.clone();
             if variants.is_empty() {

@@ -105,9 +105,8 @@ impl Answer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use batchfit_card::probe::Evidence;
     use batchfit_fit::model::{Checkpointing, Precision};
-    use batchfit_fit::{Environment, Headroom, VariantResult};
+    use batchfit_fit::{Environment, VariantResult};
 
     /// Twelve samples at a time, in eight steps, on two GPUs.
     fn result(variant: Variant) -> FitResult {
@@ -116,7 +115,6 @@ mod tests {
             micro_batch: 12,
             accumulation_steps: 8,
             global_batch: 192,
-            shortfall: 0,
             max_batch: 14,
             max_batch_steady: 13,
             max_batch_without_retries: 13,
@@ -124,28 +122,14 @@ mod tests {
             peak_reserved_bytes: 10 << 30,
             limit_bytes: 12 << 30,
             headroom_bytes: 2 << 30,
-            headroom: Headroom::default(),
             limited_by: "activations".to_owned(),
-            why: None,
-            evidence: Evidence::Simulated,
-            step_ms: None,
-            optimizer_step_ms: None,
-            samples_per_second: None,
-            speed_from: None,
-            missing_bytes: None,
-            host_bytes: 0,
-            exactly: None,
-            next_batch: None,
-            parallel: None,
-            notes: Vec::new(),
+            ..Recommendation::default()
         };
         let variant = VariantResult {
             rank: 1,
             training: variant,
-            cost: None,
-            recomputes: 0.0,
-            pareto: None,
             recommendation,
+            ..VariantResult::default()
         };
         let environment = Environment {
             batchfit: "0".to_owned(),

@@ -1,6 +1,6 @@
 //! Segments and blocks at the peak, as one long strip of memory cut into rows.
 
-use super::{Anchor, LEFT, RIGHT, Svg, colour};
+use super::{Anchor, HEADING, LEFT, NOTE, RIGHT, Svg, TEXT, colour};
 use batchfit_card::replay::{BlockReport, ReplayReport, SegmentReport};
 use batchfit_step::units::Bytes;
 
@@ -37,16 +37,9 @@ pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
         "Segments and blocks at the peak of reserved memory, event {}",
         peak.event
     );
-    svg.text(Anchor::Start, 36.0, top, 16.0, colour::INK, &heading);
+    svg.text(Anchor::Start, [36.0, top], HEADING, &heading);
     let summary = summary(report);
-    svg.text(
-        Anchor::Start,
-        36.0,
-        top + 22.0,
-        13.0,
-        colour::QUIET,
-        &summary,
-    );
+    svg.text(Anchor::Start, [36.0, top + 22.0], NOTE, &summary);
     let mut x = 36.0;
     for (fill, name) in [
         (colour::ALLOCATED, "allocated"),
@@ -68,7 +61,7 @@ pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
         let total: u64 = segments.iter().map(|segment| segment.size_bytes).sum();
         let many = if segments.len() == 1 { "" } else { "s" };
         let heading = format!("{name}: {} segment{many}, {}", segments.len(), Bytes(total));
-        svg.text(Anchor::Start, 36.0, y + 14.0, 13.0, colour::INK, &heading);
+        svg.text(Anchor::Start, [36.0, y + 14.0], TEXT, &heading);
         let row = (total / rows).max(1).next_power_of_two();
         y = strip(svg, &segments, row, y + 26.0) + 10.0;
     }
@@ -107,7 +100,7 @@ fn strip(svg: &mut Svg, segments: &[&SegmentReport], row: u64, top: f64) -> f64 
     for index in 0..rows {
         let label = Bytes(index * row).to_string();
         let y = strip.y(index) + 14.0;
-        svg.text(Anchor::End, LEFT - 8.0, y, 11.0, colour::QUIET, &label);
+        svg.text(Anchor::End, [LEFT - 8.0, y], (11.0, colour::QUIET), &label);
     }
     let mut at = 0;
     for segment in segments {

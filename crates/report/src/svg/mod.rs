@@ -35,6 +35,16 @@ mod colour {
     pub(super) const LIMIT: &str = "#b3261e";
 }
 
+/// How high letters are, and their colour.
+type Font = (f64, &'static str);
+
+const TITLE: Font = (22.0, colour::INK);
+const SUBTITLE: Font = (14.0, colour::QUIET);
+const HEADING: Font = (16.0, colour::INK);
+const TEXT: Font = (13.0, colour::INK);
+const NOTE: Font = (13.0, colour::QUIET);
+const TICK: Font = (12.0, colour::QUIET);
+
 /// Draws memory over time, and the segments and blocks at the peak.
 pub fn replay_svg(report: &ReplayReport) -> String {
     let mut svg = Svg::default();
@@ -42,15 +52,8 @@ pub fn replay_svg(report: &ReplayReport) -> String {
         Some(case) => case.clone(),
         None => "Recorded allocator events".to_owned(),
     };
-    svg.text(Anchor::Start, 36.0, 40.0, 22.0, colour::INK, &title);
-    svg.text(
-        Anchor::Start,
-        36.0,
-        64.0,
-        14.0,
-        colour::QUIET,
-        &subtitle(report),
-    );
+    svg.text(Anchor::Start, [36.0, 40.0], TITLE, &title);
+    svg.text(Anchor::Start, [36.0, 64.0], SUBTITLE, &subtitle(report));
     let bottom = timeline::draw(&mut svg, report, 96.0);
     let bottom = map::draw(&mut svg, report, bottom + 44.0);
     svg.finish(bottom + 28.0, &title)
@@ -90,14 +93,11 @@ struct Svg {
 }
 
 impl Svg {
-    fn rectangle(&mut self, [x, y, width, height]: [f64; 4], fill: &str) {
+    fn rectangle(&mut self, place: [f64; 4], fill: &str) {
+        let [x, y, width, height] = place.map(number);
         let _ = writeln!(
             self.body,
-            r#"<rect x="{}" y="{}" width="{}" height="{}" fill="{fill}"/>"#,
-            number(x),
-            number(y),
-            number(width),
-            number(height)
+            r#"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{fill}"/>"#
         );
     }
 
@@ -111,26 +111,23 @@ impl Svg {
         );
     }
 
-    fn line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str, width: f64) {
-        let _ = writeln!(
-            self.body,
-            r#"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{stroke}" stroke-width="{}"/>"#,
-            number(x1),
-            number(y1),
-            number(x2),
-            number(y2),
-            number(width)
+    fn line(&mut self, ends: [f64; 4], stroke: &str, width: f64) {
+        self.stroke(
+            ends,
+            stroke,
+            &format!(r#"stroke-width="{}""#, number(width)),
         );
     }
 
-    fn dashed_line(&mut self, [x1, y1, x2, y2]: [f64; 4], stroke: &str) {
+    fn dashed_line(&mut self, ends: [f64; 4], stroke: &str) {
+        self.stroke(ends, stroke, r#"stroke-width="1.5" stroke-dasharray="7 4""#);
+    }
+
+    fn stroke(&mut self, ends: [f64; 4], stroke: &str, how: &str) {
+        let [x1, y1, x2, y2] = ends.map(number);
         let _ = writeln!(
             self.body,
-            r#"<line x1="{}" y1="{}" x2="{}" y2="{}" stroke="{stroke}" stroke-width="1.5" stroke-dasharray="7 4"/>"#,
-            number(x1),
-            number(y1),
-            number(x2),
-            number(y2)
+            r#"<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{stroke}" {how}/>"#
         );
     }
 
@@ -149,26 +146,23 @@ impl Svg {
 
     /// A dot with a white rim.
     fn dot(&mut self, x: f64, y: f64, fill: &str) {
+        let [x, y] = [x, y].map(number);
         let _ = writeln!(
             self.body,
-            r##"<circle cx="{}" cy="{}" r="5" fill="{fill}" stroke="#ffffff" stroke-width="2"/>"##,
-            number(x),
-            number(y)
+            r##"<circle cx="{x}" cy="{y}" r="5" fill="{fill}" stroke="#ffffff" stroke-width="2"/>"##
         );
     }
 
-    fn text(&mut self, anchor: Anchor, x: f64, y: f64, size: f64, fill: &str, text: &str) {
+    fn text(&mut self, anchor: Anchor, place: [f64; 2], (size, fill): Font, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
             Anchor::End => "end",
         };
+        let [x, y, size] = [place[0], place[1], size].map(number);
         let _ = writeln!(
             self.body,
-            r#"<text x="{}" y="{}" font-size="{}" fill="{fill}" text-anchor="{anchor}">{}</text>"#,
-            number(x),
-            number(y),
-            number(size),
+            r#"<text x="{x}" y="{y}" font-size="{size}" fill="{fill}" text-anchor="{anchor}">{}</text>"#,
             escaped(text)
         );
     }
@@ -176,17 +170,17 @@ impl Svg {
     /// A text with a white rim, readable on anything.
     fn label(&mut self, anchor: Anchor, x: f64, y: f64, text: &str) {
         let from = self.body.len();
-        self.text(anchor, x, y, 13.0, "#ffffff", text);
+        self.text(anchor, [x, y], (13.0, "#ffffff"), text);
         let rim = self.body.split_off(from);
         let stroked = "<text stroke=\"#ffffff\" stroke-width=\"4\" stroke-linejoin=\"round\"";
         self.body.push_str(&rim.replacen("<text", stroked, 1));
-        self.text(anchor, x, y, 13.0, colour::INK, text);
+        self.text(anchor, [x, y], TEXT, text);
     }
 
     /// A coloured square and what it stands for; gives where the next one can begin.
     fn legend(&mut self, x: f64, y: f64, fill: &str, name: &str) -> f64 {
         self.rectangle([x, y - 11.0, 12.0, 12.0], fill);
-        self.text(Anchor::Start, x + 18.0, y, 13.0, colour::INK, name);
+        self.text(Anchor::Start, [x + 18.0, y], TEXT, name);
         // Letters are about half as wide as they are high.
         x + 18.0 + 6.7 * name.chars().count() as f64 + 22.0
     }

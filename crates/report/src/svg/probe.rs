@@ -1,7 +1,7 @@
 //! Memory of a probe over time, by what it is for, with its peak.
 
 use super::timeline::{Scale, axes, closed, label_beside};
-use super::{Anchor, LEFT, RIGHT, Svg, colour};
+use super::{Anchor, LEFT, NOTE, RIGHT, SUBTITLE, Svg, TITLE, colour};
 use crate::probe::verdict;
 use crate::why::category;
 use batchfit_card::probe::{ProbeReport, TimelinePoint};
@@ -17,13 +17,13 @@ const COLOURS: [&str; Category::ALL.len()] = [
 /// Draws memory over time by category, what is reserved, the limit and the peak.
 pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
     let mut svg = Svg::default();
-    svg.text(Anchor::Start, 36.0, 40.0, 22.0, colour::INK, title);
+    svg.text(Anchor::Start, [36.0, 40.0], TITLE, title);
     let under = format!("batch {} {}", report.batch, verdict(report.verdict));
     let under = match &report.peak {
         Some(peak) => format!("{under}; the peak is in the {}", peak.moment),
         None => under,
     };
-    svg.text(Anchor::Start, 36.0, 64.0, 14.0, colour::QUIET, &under);
+    svg.text(Anchor::Start, [36.0, 64.0], SUBTITLE, &under);
     let mut x = 36.0;
     let used = |category: &Category| {
         let index = *category as usize;
@@ -79,10 +79,8 @@ pub fn probe_svg(title: &str, report: &ProbeReport) -> String {
     }
     svg.text(
         Anchor::Middle,
-        f64::midpoint(LEFT, RIGHT),
-        bottom + 40.0,
-        13.0,
-        colour::QUIET,
+        [f64::midpoint(LEFT, RIGHT), bottom + 40.0],
+        NOTE,
         "allocations and frees",
     );
     svg.finish(bottom + 68.0, title)

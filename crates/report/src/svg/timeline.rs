@@ -1,6 +1,6 @@
 //! Reserved and allocated memory over time.
 
-use super::{Anchor, LEFT, RIGHT, Svg, colour};
+use super::{Anchor, HEADING, LEFT, NOTE, RIGHT, Svg, TICK, colour};
 use batchfit_card::replay::{ReplayMoment, ReplayReport};
 use batchfit_step::units::Bytes;
 
@@ -61,7 +61,7 @@ impl Scale {
 /// Draws below `top`, and gives where it ends.
 pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
     let heading = "Memory over time";
-    svg.text(Anchor::Start, 36.0, top, 16.0, colour::INK, heading);
+    svg.text(Anchor::Start, [36.0, top], HEADING, heading);
     let x = svg.legend(RIGHT - 310.0, top, colour::ALLOCATED, "allocated");
     let x = svg.legend(x, top, colour::RESERVED, "reserved");
     let peak = report.peak_reserved_bytes.max(1);
@@ -83,20 +83,16 @@ pub(super) fn draw(svg: &mut Svg, report: &ReplayReport, top: f64) -> f64 {
         let label = format!("limit {}", Bytes(limit));
         svg.text(
             Anchor::End,
-            RIGHT - 4.0,
-            y - 6.0,
-            12.0,
-            colour::LIMIT,
+            [RIGHT - 4.0, y - 6.0],
+            (12.0, colour::LIMIT),
             &label,
         );
     }
     peaks(svg, report, &scale);
     svg.text(
         Anchor::Middle,
-        f64::midpoint(LEFT, RIGHT),
-        bottom + 40.0,
-        13.0,
-        colour::QUIET,
+        [f64::midpoint(LEFT, RIGHT), bottom + 40.0],
+        NOTE,
         "events of the recording",
     );
     bottom + 40.0
@@ -110,14 +106,7 @@ pub(super) fn axes(svg: &mut Svg, events: usize, scale: &Scale, ceiling: u64) {
         let y = scale.y(bytes);
         svg.line([LEFT, y, RIGHT, y], colour::GRID, 1.0);
         let label = tick(bytes, step);
-        svg.text(
-            Anchor::End,
-            LEFT - 8.0,
-            y + 4.0,
-            12.0,
-            colour::QUIET,
-            &label,
-        );
+        svg.text(Anchor::End, [LEFT - 8.0, y + 4.0], TICK, &label);
         bytes += step;
     }
     let step = event_step(events);
@@ -126,14 +115,7 @@ pub(super) fn axes(svg: &mut Svg, events: usize, scale: &Scale, ceiling: u64) {
         let x = scale.x(event);
         svg.line([x, bottom, x, bottom + 5.0], colour::QUIET, 1.0);
         let label = event.to_string();
-        svg.text(
-            Anchor::Middle,
-            x,
-            bottom + 19.0,
-            12.0,
-            colour::QUIET,
-            &label,
-        );
+        svg.text(Anchor::Middle, [x, bottom + 19.0], TICK, &label);
         event += step;
     }
     svg.line([LEFT, bottom, RIGHT, bottom], colour::QUIET, 1.0);

@@ -1,9 +1,11 @@
 //! What a program depends on of the card it is compiled for.
 
+use serde::{Deserialize, Serialize};
+
 use super::architecture::Architecture;
 
 /// What the rules for library scratch memory need to know of a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Capability {
     /// Compute capability, major and minor: `(9, 0)` for Hopper.
     pub compute: (u32, u32),

@@ -248,75 +248,14 @@ pub(in crate::cli) fn of_settings(settings: &str) -> Option<String> {
 mod tests {
     use super::of_settings;
 
+    /// Each part is what it shows, settings, and the question behind `=>`, where there is one.
     #[test]
     fn settings_of_trainers_become_a_question() {
-        let axolotl = "base_model: NousResearch/Meta-Llama-3-8B\nload_in_4bit: true\nadapter: qlora\nlora_r: 32 # low\nsequence_len: 4096\n\
-                       micro_batch_size: 2\ngradient_checkpointing: true\nbf16: auto\nfp16: false\ndatasets:\n  - path: x\n";
-        let factory = "model_name_or_path: \"Qwen/Qwen2.5-7B\"\nfinetuning_type: lora\ncutoff_len: 2048\nflash_attn: fa2\n";
-
-        let targets = "lora_target_modules:\n  - q_proj\n  - v_proj\nsample_packing: true\nfsdp:\n  - full_shard\nplugins:\n  x: y\n";
-        let both = "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\nfinetuning_type: lora\nlora_rank: 8\nlora_target: all\nflash_attn: disabled\n\
-                    cutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\nmax_length: 512\nadditional_target: embed_tokens,lm_head\n\
-                    pure_bf16: true\nenable_liger_kernel: true\nlearning_rate: 1e-4\nwandb_project: x\nfreeze_trainable_layers: 2\nuse_cpu: true\n";
-        for (settings, expected) in [
-            (
-                axolotl.to_owned(),
-                "`batchfit probe NousResearch/Meta-Llama-3-8B --on CARD --batch 2 --with lora=32 --seq-len 4096 --checkpoint per_block \
-                 --precision bf16` asks about what it says, with 16-bit weights, but for load_in_4bit",
-            ),
-            (
-                factory.to_owned(),
-                "`batchfit fit Qwen/Qwen2.5-7B --on CARD --seq-len 2048 --lora 16 --checkpoint per_block` asks about what it says",
-            ),
-            // TRL and LLaMA-Factory checkpoint unless told otherwise, TRL under bf16 with weights in float32. TRL's adapter is off, and LLaMA-Factory converts what it trains to float32 (`init_adapter` of its model/adapter.py).
-            (
-                "model_name_or_path: gpt2\nuse_peft: false\nlora_r: 32\nbf16: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says",
-            ),
-            (
-                "model_name_or_path: gpt2\nfinetuning_type: full\nlora_rank: 8\nlora_target: all\nbf16: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says",
-            ),
-            (
-                "model_name_or_path: gpt2\nlora_r: 32\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --with lora=32 --amp bf16 --checkpoint per_block --with param_dtype=fp32` asks about what it says, \
-                 with an adapter, which TRL trains only where `use_peft` is true",
-            ),
-            (
-                "model_name_or_path: gpt2\nuse_peft: true\nload_in_4bit: true\nbf16: true\nbeta: 0.1\ngradient_checkpointing: false\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --precision bf16 --lora 16` asks about what it says, with 16-bit weights, but for load_in_4bit, beta",
-            ),
-            (
-                "model_name_or_path: gpt2\ndtype: bfloat16\nmax_length: 512\noptim: adafactor\nmax_grad_norm: 0.0\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --precision bfloat16 --seq-len 512 --optimizer adafactor_transformers --checkpoint per_block` asks about \
-                 what it says",
-            ),
-            (
-                "base_model: gpt2\noptimizer: adamw_8bit\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --optimizer adamw_bnb_8bit` asks about what it says",
-            ),
-            (
-                "model_name_or_path: gpt2\nstage: sft\ndisable_gradient_checkpointing: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --checkpoint none --lora 16` asks about what it says",
-            ),
-            (
-                "base_model: gpt2\nadapter:\nlora_r: 8\nlora_dropout: 0.1\nbf16: true\n".to_owned(),
-                "`batchfit fit gpt2 --on CARD --amp bf16` asks about what it says",
-            ),
-            (
-                format!("model_name: gpt2\n{targets}stage: dpo\ntf32: true\n"),
-                "`batchfit fit gpt2 --on CARD --with lora_target_modules=q_proj,v_proj --parallel fsdp2` asks about what it says, but for \
-                 sample_packing, stage, 1 more that batchfit does not know (plugins)",
-            ),
-            (
-                both.to_owned(),
-                "`batchfit probe Qwen/Qwen2.5-7B --on CARD --batch 1 --precision bf16 --with lora=8 --with lora_target_modules=all \
-                 --with attn_implementation=eager --seq-len 2048 --checkpoint per_block` asks about what it says, but for enable_liger_kernel, use_cpu, max_length, \
-                 2 more that batchfit does not know (additional_target, freeze_trainable_layers)",
-            ),
-        ] {
-            assert_eq!(of_settings(&settings).as_deref(), Some(expected));
+        for part in include_str!("settings.txt").split("== ").skip(1) {
+            let (why, rest) = part.split_once('\n').unwrap();
+            let (settings, question) = rest.split_once("=>").unwrap();
+            let question = Some(question.trim()).filter(|it| !it.is_empty());
+            assert_eq!(of_settings(settings).as_deref(), question, "{why}");
         }
-        assert_eq!(of_settings("model: 7\n$(rm): x"), None);
     }
 }

@@ -8,7 +8,8 @@ pub(super) use spec::{
 };
 
 use std::borrow::Cow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,7 @@ use crate::validate::{Purpose, resolve};
 use crate::worker::{Deadlines, RecorderCommand};
 
 use super::answer::{Devices, answer};
-use super::devices::{Catalogue, placed, simulated_instead};
+use super::devices::{Listed, placed};
 use super::isolated::fit_isolated;
 use super::probing::gpu::GpuProber;
 use super::probing::runner::{Observer, Runner as _, StepTime};
@@ -190,6 +191,37 @@ impl From<RequestError> for EngineError {
     }
 }
 
+/// What requests are answered with: the GPUs of this machine, and what records steps there. The cards that are simulated are the same
+/// everywhere.
+#[derive(Debug)]
+pub struct Catalogue {
+    /// The program whose workers list GPUs; where none does, why there are none.
+    pub(super) lister: Result<(PathBuf, Deadlines), String>,
+    pub(super) listed: Listed,
+    /// Whether steps of graphs that are not understood can be recorded.
+    pub records: bool,
+}
+
+impl Catalogue {
+    /// The GPUs that workers of this program list.
+    fn new(program: &Path, deadlines: Deadlines, records: bool) -> Catalogue {
+        Catalogue {
+            lister: Ok((program.to_owned(), deadlines)),
+            listed: Listed(Mutex::default()),
+            records,
+        }
+    }
+
+    /// Of a machine that has no GPU, and why.
+    pub fn without_gpus(missing: &str) -> Catalogue {
+        Catalogue {
+            lister: Err(missing.to_owned()),
+            listed: Listed(Mutex::default()),
+            records: false,
+        }
+    }
+}
+
 /// Answers requests with simulations, and with worker processes where there is a GPU.
 ///
 /// Holds no GPU memory and loads no GPU library itself.
@@ -254,6 +286,9 @@ impl FitEngine {
         cancel: &Cancel,
     ) -> Result<Cow<'a, Request>> {
         resolve(request, purpose, cancel, |_| {
+            if let DeviceChoice::Sim(_) = request.device {
+                return Ok((Cow::Borrowed(request), true));
+            }
             let placed = placed(request, || self.catalogue.inventory())?;
             let is_simulated = matches!(placed.device, DeviceChoice::Sim(_));
             Ok((placed, is_simulated))
@@ -305,6 +340,16 @@ impl FitEngine {
             result.gpu_work = gpu.as_ref().map(GpuProber::work);
             return Ok(result);
         }
+    }
+}
+
+/// What a reader is told where the device is not the one that was meant.
+fn simulated_instead(meant: &Request, placed: &Request) -> Option<String> {
+    match (&meant.device, &placed.device) {
+        (DeviceChoice::Kind(kind), DeviceChoice::Sim(_)) => Some(format!(
+            "simulated: neither this machine nor any agent of the service has a card of the kind {kind}"
+        )),
+        _ => None,
     }
 }
 
@@ -384,7 +429,7 @@ impl FitEngine {
             let problem = format!(
                 "the graph was exported for batches up to {ceiling}, and this asks for {batch}"
             );
-            return Err(EngineError::Invalid(RequestError::at("/model", problem)));
+            return Err(RequestError::at("/model", problem).into());
         }
         let limit = spec.budget.limit(&variant.parallel);
         let simulated = simulator.probe(variant, batch, limit, detail)?;

@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use crate::alloc::{MemoryLimit, Settings, limit_of_fraction};
-use crate::device::Capability;
 use crate::device::sim::workspaces::WorkspaceTable;
 use crate::device::sim::{
     Card, CardMemory, PROCESS_OVERHEAD, RANK_OVERHEAD, SHARDED_OVERHEAD, Workspaces,
 };
 use crate::fitting::Result;
-use crate::fitting::devices::{Resolved, resolve, together};
+use crate::fitting::devices::{resolve, together};
 use crate::fitting::probing::gpu::GpuProber;
 use crate::fitting::probing::runner::{Observer, Runner as _};
 use crate::fitting::probing::simulator::Simulator;
@@ -68,83 +67,80 @@ impl FitEngine {
         notes.extend(settings_as_recorded(request, workload));
         let assumptions = lowered.assumptions.clone();
         notes.extend(unused(request, &assumptions));
+        if let Some(card) = card(request) {
+            request.fits_on(card.total_memory)?;
+            notes.extend(data_parallelism(request, workload));
+            let found = (notes, assumptions);
+            let (spec, simulator) = simulated(request, workload, card, settings, found, cancel);
+            return Ok((spec, simulator, None));
+        }
         let mut listed = Vec::new();
         let inventory = || {
             let inventory = self.catalogue.inventory();
             listed.clone_from(&inventory.gpus);
             inventory
         };
-        let device = resolve(&request.device, inventory)?;
-        request.fits_on(device.total())?;
-        match device {
-            Resolved::Simulated(card) => {
-                notes.extend(data_parallelism(request, workload));
-                let found = (notes, assumptions);
-                let (spec, simulator) = simulated(request, workload, card, settings, found, cancel);
-                Ok((spec, simulator, None))
+        let (name, gpu) = resolve(&request.device, inventory)?;
+        request.fits_on(Bytes(gpu.total_bytes))?;
+        let place = (name, listed.as_slice(), gpu);
+        let with = (deadlines, fallback, observer);
+        let (gpu, ready) = self.open_gpu(request, workload, place, with, &mut notes)?;
+        let device = match &gpu {
+            Some(gpu) => gpu.device().name.to_owned(),
+            None => format!("cuda:{}", ready.gpu.ordinal),
+        };
+        notes.extend(of_generation(ready.gpu.capability.compute, request));
+        let available = Bytes(ready.available_bytes);
+        let memory = CardMemory {
+            total: Bytes(ready.gpu.total_bytes),
+            available,
+        };
+        notes.extend(match &gpu {
+            Some(_) if request.is_parallel() => {
+                vec![ran_together(request.world_size, &device)]
             }
-            Resolved::Cuda(name, gpu) => {
-                let place = (name, listed.as_slice(), gpu);
-                let with = (deadlines, fallback, observer);
-                let (gpu, ready) = self.open_gpu(request, workload, place, with, &mut notes)?;
-                let device = match &gpu {
-                    Some(gpu) => gpu.device().name.to_owned(),
-                    None => format!("cuda:{}", ready.gpu.ordinal),
-                };
-                notes.extend(of_generation(ready.gpu.compute, request));
-                let available = Bytes(ready.available_bytes);
-                let memory = CardMemory {
-                    total: Bytes(ready.gpu.total_bytes),
-                    available,
-                };
-                notes.extend(match &gpu {
-                    Some(_) if request.is_parallel() => {
-                        vec![ran_together(request.world_size, &device)]
-                    }
-                    Some(_) | None => data_parallelism(request, workload),
-                });
-                let asked = requested_limit(request, &settings, memory);
-                match &ready.no_room {
-                    Some(why) => notes.push(why.clone()),
-                    None if asked.is_none_or(|asked| asked > memory.available) => {
-                        notes.extend(others(&ready));
-                    }
-                    None => {}
-                }
-                let budget = MemoryBudget {
-                    asked,
-                    available: memory.available,
-                    // What ranks need to talk was measured where they do.
-                    is_of_rank: gpu.is_some(),
-                };
-                notes.extend(budget.note(strategies(request)));
-                let simulator = Simulator::new(
-                    device.clone(),
-                    workload.clone(),
-                    capability(&ready),
-                    settings,
-                    memory,
-                    cancel,
-                )
-                .of_card(Card::of_product(&ready.gpu.name));
-                let spec = FitSpec {
-                    request: Cow::Borrowed(request),
-                    budget,
-                    ceiling: simulator.ceiling(),
-                    environment: Environment {
-                        driver: ready.gpu.driver,
-                        cuda: ready.cuda,
-                        cudnn: ready.cudnn,
-                        ..Environment::new(device, ready.gpu.name)
-                    },
-                    notes,
-                    assumptions,
-                };
-                // Without room for a process on the card, only simulation can say how much is missing.
-                let gpu = gpu.filter(|_| ready.no_room.is_none());
-                Ok((spec, simulator, gpu))
+            Some(_) | None => data_parallelism(request, workload),
+        });
+        let asked = requested_limit(request, &settings, memory);
+        match &ready.no_room {
+            Some(why) => notes.push(why.clone()),
+            None if asked.is_none_or(|asked| asked > memory.available) => {
+                notes.extend(others(&ready));
             }
+            None => {}
         }
+        let budget = MemoryBudget {
+            asked,
+            available: memory.available,
+            // What ranks need to talk was measured where they do.
+            is_of_rank: gpu.is_some(),
+        };
+        notes.extend(budget.note(strategies(request)));
+        let simulator = Simulator::new(
+            device.clone(),
+            workload.clone(),
+            ready.gpu.capability,
+            settings,
+            memory,
+            cancel,
+        )
+        .of_card(Card::of_product(&ready.gpu.name));
+        let spec = FitSpec {
+            request: Cow::Borrowed(request),
+            budget,
+            ceiling: simulator.ceiling(),
+            environment: Environment {
+                driver: ready.gpu.driver,
+                cuda: ready.cuda,
+                cudnn: ready.cudnn,
+                ..Environment::new(device, ready.gpu.name)
+            },
+            notes,
+            assumptions,
+        };
+        // Without room for a process on the card, only simulation can say how much is missing.
+        let gpu = gpu.filter(|_| ready.no_room.is_none());
+        Ok((spec, simulator, gpu))
     }
 
     /// Opens the GPU of this name, or one for each rank, where what is asked can run there; tells why not where it cannot.
@@ -211,14 +207,6 @@ pub(crate) fn is_to_be_recorded(request: &Request, cancel: &Cancel) -> Result<bo
         return Ok(true);
     }
     Ok(lowered(request, cancel)?.not_understood.is_some())
-}
-
-fn capability(ready: &Ready) -> Capability {
-    Capability {
-        compute: ready.gpu.compute,
-        multiprocessors: ready.gpu.multiprocessors,
-        threads_per_multiprocessor: ready.gpu.threads_per_multiprocessor,
-    }
 }
 
 /// What simulates a request about a simulated card, and what there is for the allocator.

@@ -15,7 +15,6 @@ use crate::fitting::Result;
 use crate::fitting::recommendation::alternate_plan::{lowered_to, nothing_of};
 use crate::limits::Cancel;
 use crate::model::{Length, Lengths, Objective, Request, RequestError, Variant};
-use crate::search::Plan;
 use crate::{EngineError, FitResult, LengthTable, LimitKind, Progress, Recommendation, Work};
 use safety::{Outcome, Safety};
 
@@ -180,12 +179,7 @@ impl EachLength<'_> {
             return Ok(());
         }
         let target = BatchTarget::of(self.request, &table.training);
-        let asked = Plan {
-            micro_batch: best.micro_batch,
-            accumulation_steps: best.accumulation_steps,
-            global_batch: best.global_batch,
-            shortfall: best.shortfall,
-        };
+        let asked = best.plan();
         safety.holds(decides, asked.accumulation_steps, asked.micro_batch);
         let outcome = safety.plan(&asked, target)?;
         let all = table.rows.len();

@@ -175,12 +175,7 @@ impl<'a> Safety<'a> {
         }
         let smaller = |plan: &Plan| plan.micro_batch < asked.micro_batch;
         let Some(target) = goal.target_batch else {
-            let of_one = asked.global_batch / asked.micro_batch.max(1);
-            let plans = below(asked.micro_batch).map(|micro_batch| Plan {
-                micro_batch,
-                global_batch: of_one * micro_batch,
-                ..*asked
-            });
+            let plans = below(asked.micro_batch).map(|micro_batch| asked.of_size(micro_batch));
             return self.first(&lengths, plans, of_plan);
         };
         let exact = exact_plans(target, goal.world_size).into_iter();

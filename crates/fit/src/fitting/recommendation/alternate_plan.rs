@@ -84,12 +84,7 @@ pub(crate) fn lowered_to(
     best.why = Some(Why {
         at_peak: report.at_peak.clone(),
         peak: report.peak.clone(),
-        limit: Limit {
-            kind: LimitKind::Headroom,
-            batch: Some(refused),
-            explanation: because_of.clone(),
-            shortage: None,
-        },
+        limit: Limit::new(LimitKind::Headroom, Some(refused), because_of.clone()),
     });
     best.limited_by = because_of;
     Ok(())
@@ -99,12 +94,7 @@ pub(crate) fn lowered_to(
 pub(crate) fn nothing_of(best: &mut Recommendation, because_of: String) {
     best.nothing();
     if let Some(why) = &mut best.why {
-        why.limit = Limit {
-            kind: LimitKind::Headroom,
-            batch: None,
-            explanation: because_of.clone(),
-            shortage: None,
-        };
+        why.limit = Limit::new(LimitKind::Headroom, None, because_of.clone());
     }
     best.limited_by = because_of;
 }

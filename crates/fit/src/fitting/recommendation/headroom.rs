@@ -261,6 +261,14 @@ impl VariantHeadroom {
         })
     }
 
+    /// The same of an answer that reserves so much, and leaves the rest for that.
+    pub(crate) fn beside(self, reserved: Bytes, limit: Bytes) -> VariantHeadroom {
+        let left = limit.saturating_sub(reserved);
+        // Rounded down.
+        let left = Share(Share::of(left, limit).0.saturating_sub(1));
+        self.with_unconfirmed(left, limit).unwrap_or(self)
+    }
+
     /// The headroom below `limit`.
     pub(crate) fn bytes(&self, uncertainties: &[Uncertainty], limit: Bytes) -> Bytes {
         let doubted = headroom(uncertainties, limit);

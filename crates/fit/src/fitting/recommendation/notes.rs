@@ -228,15 +228,9 @@ impl Around<'_> {
     }
 
     fn limit(&self) -> Limit {
-        let named = |kind, batch, explanation| Limit {
-            kind,
-            batch,
-            explanation,
-            shortage: None,
-        };
         if let Some(larger) = self.objective {
             let (largest, explanation) = larger.explained();
-            return named(LimitKind::Objective, Some(largest), explanation);
+            return Limit::new(LimitKind::Objective, Some(largest), explanation);
         }
         if self.at.verdict == Verdict::Fits && self.at.batch < self.largest {
             let largest = self.largest;
@@ -250,18 +244,18 @@ impl Around<'_> {
                 );
                 (LimitKind::Headroom, text)
             };
-            return named(kind, Some(largest), explanation);
+            return Limit::new(kind, Some(largest), explanation);
         }
         if self.at_ceiling {
             let explanation = format!("batches above {} are not tried", self.largest);
-            return named(LimitKind::LargestTried, None, explanation);
+            return Limit::new(LimitKind::LargestTried, None, explanation);
         }
         match self.above {
             Some(above) if above.verdict != Verdict::Fits => self.refused(above),
             Some(_) | None => {
                 let kind = self.memory(self.at, 0);
                 let explanation = format!("no larger batch was tried beside {}", self.named(kind));
-                named(kind, None, explanation)
+                Limit::new(kind, None, explanation)
             }
         }
     }
@@ -271,15 +265,11 @@ impl Around<'_> {
         let (batch, limit) = (above.batch, Bytes(above.limit_bytes));
         let Some(shortage) = above.shortage else {
             let peak = Bytes(above.peak_allocated_bytes);
-            return Limit {
-                kind: LimitKind::Fragmentation,
-                batch: Some(batch),
-                explanation: format!(
-                    "the tensors of batch {batch} take at most {peak} of {limit}, but the free blocks that the allocator keeps do \
-                     not fit them, and it has to return some to the driver in the middle of a step"
-                ),
-                shortage: None,
-            };
+            let text = format!(
+                "the tensors of batch {batch} take at most {peak} of {limit}, but the free blocks that the allocator keeps do \
+                 not fit them, and it has to return some to the driver in the middle of a step"
+            );
+            return Limit::new(LimitKind::Fragmentation, Some(batch), text);
         };
         let requested = shortage.requested_bytes.unwrap_or(0);
         let needed = shortage.allocated_bytes.saturating_add(requested);

@@ -250,18 +250,12 @@ fn nothing_fits(
     };
     Ok(Recommendation {
         fits: Some(false),
-        micro_batch: 0,
-        accumulation_steps: 0,
-        global_batch: 0,
-        shortfall: 0,
-        exactly: None,
         max_batch: maxima.prediction.max_batch,
         max_batch_steady: maxima.prediction.max_batch_steady,
         max_batch_without_retries: maxima.prediction.max_batch_without_retries,
         peak_allocated_bytes: report.peak_allocated_bytes,
         peak_reserved_bytes: report.peak_reserved_bytes,
         limit_bytes: limit.0,
-        headroom_bytes: 0,
         headroom: probed.document(limit),
         limited_by: described(report),
         why: Some(Why {
@@ -270,15 +264,11 @@ fn nothing_fits(
             ..around.why()
         }),
         evidence: maxima.evidence,
-        step_ms: None,
-        optimizer_step_ms: None,
-        samples_per_second: None,
-        speed_from: None,
         missing_bytes: Some(missing.0),
         host_bytes: report.host_bytes,
-        next_batch: None,
         parallel: across_ranks(report, world_size, communicated_bytes),
         notes,
+        ..Recommendation::default()
     })
 }
 

@@ -130,12 +130,7 @@ struct SoakRunner<'a> {
 impl SoakRunner<'_> {
     /// Soaks what is recommended, and recommends what lasts of it.
     fn settle(&mut self, best: &mut Recommendation) -> Result<SoakResult> {
-        let asked = Plan {
-            micro_batch: best.micro_batch,
-            accumulation_steps: best.accumulation_steps,
-            global_batch: best.global_batch,
-            shortfall: best.shortfall,
-        };
+        let asked = best.plan();
         let (report, lasts) = self.tried(asked)?;
         let found = match (lasts, self.request.target_batch) {
             (Some(peaks), _) => Some((asked, peaks)),
@@ -224,12 +219,9 @@ impl SoakRunner<'_> {
             .filter(|_| is_free)
             .take(MOST_PLANS)
         {
-            if let Some(fewer) = self.lasting(of_size(&plan, micro_batch))? {
-                let left = limit.saturating_sub(Bytes(fewer.1.peak_reserved_bytes));
-                // Rounded down.
-                let left = Share(Share::of(left, limit).0.saturating_sub(1));
-                let kept = confirmed.with_unconfirmed(left, limit);
-                self.safety.kept = kept.unwrap_or(confirmed);
+            if let Some(fewer) = self.lasting(plan.of_size(micro_batch))? {
+                let reserved = Bytes(fewer.1.peak_reserved_bytes);
+                self.safety.kept = confirmed.beside(reserved, limit);
                 return Ok(fewer);
             }
         }
@@ -364,7 +356,7 @@ impl SoakRunner<'_> {
     /// The largest micro-batch between these, which do not last, with as many steps.
     fn below(&mut self, asked: &Plan, above: u64) -> Result<Option<Lasting>> {
         largest(above..asked.micro_batch, |micro_batch| {
-            self.lasting(of_size(asked, micro_batch))
+            self.lasting(asked.of_size(micro_batch))
         })
     }
 
@@ -391,15 +383,5 @@ impl SoakRunner<'_> {
             }
         }
         Ok(None)
-    }
-}
-
-/// As many steps of another micro-batch.
-fn of_size(plan: &Plan, micro_batch: u64) -> Plan {
-    let of_one = plan.global_batch / plan.micro_batch.max(1);
-    Plan {
-        micro_batch,
-        global_batch: of_one * micro_batch,
-        ..*plan
     }
 }

@@ -99,7 +99,7 @@ impl Steps {
                     counts.len()
                 );
                 let at = lengths.map_or_else(|| "/model".to_owned(), Lengths::pointer);
-                return Err(EngineError::Invalid(RequestError::at(at, problem)));
+                return Err(RequestError::at(at, problem).into());
             }
             programs.push(of_length);
         }
@@ -320,7 +320,7 @@ fn compiled(
     }
     if matches!(lowered.workload, Workload::Recorded(_)) {
         let problem = "recordings are of the steps that were recorded; describe the model";
-        return Err(EngineError::Invalid(RequestError::at("/model", problem)));
+        return Err(RequestError::at("/model", problem).into());
     }
     let mut compiler = Programs::simulated(lowered.workload.clone(), card.capability);
     let training = compile(&mut compiler, variant, cancel)?;
@@ -352,7 +352,7 @@ fn compile(compiler: &mut Programs, variant: &Variant, cancel: &Cancel) -> Resul
         return Ok(program.clone());
     }
     let problem = "its steps keep tensors from one to the next; no such training can be soaked yet";
-    Err(EngineError::Invalid(RequestError::at("/training", problem)))
+    Err(RequestError::at("/training", problem).into())
 }
 
 #[cfg(test)]

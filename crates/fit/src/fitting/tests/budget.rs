@@ -23,15 +23,10 @@ fn a_fraction_is_of_all_memory_and_may_be_an_allocator_setting() {
     let half = request(&format!(r#"{{{model}, "memory_limit": "0.5"}}"#));
     let quarter: Settings = "per_process_memory_fraction:0.25".parse().unwrap();
 
-    assert_eq!(requested_limit(&none, &Settings::default(), memory), None);
-    assert_eq!(
-        requested_limit(&half, &quarter, memory),
-        Some(Bytes::gib(8))
-    );
-    assert_eq!(
-        requested_limit(&none, &quarter, memory),
-        Some(Bytes::gib(4))
-    );
+    let limit = |request: &_, settings: &_| requested_limit(request, settings, memory);
+    assert_eq!(limit(&none, &Settings::default()), None);
+    assert_eq!(limit(&half, &quarter), Some(Bytes::gib(8)));
+    assert_eq!(limit(&none, &quarter), Some(Bytes::gib(4)));
 }
 
 const AVAILABLE: Bytes = Bytes::gib(15);
@@ -47,24 +42,14 @@ fn budget_of(asked: Option<Bytes>) -> MemoryBudget {
 fn limited(asked: Option<Bytes>) -> (Bytes, bool) {
     let alone = Parallel::None;
     let room = budget_of(asked);
-    (
-        room.limit(&alone),
-        room.note([&alone].into_iter()).is_some(),
-    )
+    let note = room.note([&alone].into_iter());
+    (room.limit(&alone), note.is_some())
 }
 
 #[test]
-fn without_a_limit_all_that_is_available_counts() {
+fn what_is_asked_for_counts_up_to_what_is_available_and_more_is_said() {
     assert_eq!(limited(None), (AVAILABLE, false));
-}
-
-#[test]
-fn less_than_is_available_counts_as_asked() {
     assert_eq!(limited(Some(Bytes::gib(8))), (Bytes::gib(8), false));
-}
-
-#[test]
-fn more_than_is_available_is_cut_and_said() {
     assert_eq!(limited(Some(Bytes::gib(16))), (AVAILABLE, true));
 }
 

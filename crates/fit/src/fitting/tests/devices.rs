@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::EngineError;
+use crate::device::Capability;
 use crate::fitting::devices::*;
 use crate::model::DeviceChoice;
 use crate::worker::Gpu;
@@ -14,9 +15,7 @@ fn gpus(of: &[(&str, u64)]) -> Vec<Gpu> {
         name: (*name).to_owned(),
         total_bytes: 80 << 30,
         free_bytes: (80 - used) << 30,
-        compute: (9, 0),
-        multiprocessors: 132,
-        threads_per_multiprocessor: 2048,
+        capability: Capability::of((9, 0), 132),
         driver: None,
         cudnn: None,
     };
@@ -55,14 +54,6 @@ fn ranks_that_have_no_gpu_each_are_simulated_and_the_reader_told_why() {
     );
 }
 
-fn nothing_found() -> Inventory {
-    Inventory {
-        gpus: Vec::new(),
-        missing: None,
-        lost: None,
-    }
-}
-
 #[test]
 fn gpus_are_listed_once_for_requests_that_come_together() {
     let listed = Listed::default();
@@ -70,7 +61,7 @@ fn gpus_are_listed_once_for_requests_that_come_together() {
     let mut list = |age| {
         listed.no_older_than(age, || {
             times += 1;
-            nothing_found()
+            Inventory::default()
         });
     };
 
@@ -86,13 +77,13 @@ fn a_listing_whose_workers_crashed_is_not_cached() {
     let listed = Listed::default();
     let lost = Inventory {
         lost: Some("the worker ended while starting".to_owned()),
-        ..nothing_found()
+        ..Inventory::default()
     };
 
     let refused = resolve(&DeviceChoice::Cuda(0), || {
         listed.no_older_than(Duration::MAX, || lost)
     });
-    let next = listed.no_older_than(Duration::MAX, nothing_found);
+    let next = listed.no_older_than(Duration::MAX, Inventory::default);
 
     assert!(matches!(refused, Err(EngineError::DeviceFailed { .. })));
     assert_eq!(next.lost, None);

@@ -13,9 +13,8 @@ use crate::fitting::engine::FitSpec;
 use crate::fitting::probing::runner::Observer;
 use crate::fitting::recommendation::headroom::Uncertainty;
 use crate::limits::Cancel;
-use crate::model::{CalibrationSource, HeadroomCalibration, SearchMode, Variant};
+use crate::model::{HeadroomCalibration, SearchMode, Variant};
 use crate::probe::Evidence;
-use crate::search::headroom::Halved;
 use crate::units::{Bytes, Share};
 use crate::{EngineError, Work};
 
@@ -25,19 +24,14 @@ use script::*;
 fn a_simulated_answer_keeps_headroom_below_the_largest_batch_without_retries() {
     let found = fit(&question(), &mut simulated(), None).recommendation;
 
-    assert_eq!(
-        (found.max_batch, found.max_batch_without_retries),
-        (110, 100)
-    );
+    let largest = (found.max_batch, found.max_batch_without_retries);
+    assert_eq!(largest, (110, 100));
     // One and a half per cent of 1200 MiB are 18 MiB, two samples.
     assert_eq!(found.micro_batch, 98);
     assert_eq!(found.evidence, Evidence::Simulated);
     assert_eq!(found.headroom_bytes, 20 * MIB);
-    assert!(
-        found
-            .limited_by
-            .starts_with("activations (100% of the peak); batch 101 flushes the")
-    );
+    let why = "activations (100% of the peak); batch 101 flushes the";
+    assert!(found.limited_by.starts_with(why), "{}", found.limited_by);
 }
 
 /// What outcomes taught, and what one other key alone asks for, in millionths.
@@ -45,13 +39,9 @@ fn taught(share: u32, unconfirmed: u32) -> FitSpec<'static> {
     let mut question = question();
     let calibration = HeadroomCalibration {
         strategy: "none".to_owned(),
-        training: String::new(),
-        limit: None,
         share: Share(share),
         unconfirmed: Share(unconfirmed),
-        halved: Halved::default(),
-        of: CalibrationSource::Itself,
-        outcomes: 1,
+        ..HeadroomCalibration::default()
     };
     let request = question.request.to_mut();
     *request = request.clone().with_calibration(vec![calibration]);
@@ -75,7 +65,7 @@ fn what_one_other_key_alone_asks_for_lowers_a_batch_by_a_twentieth_at_most() {
         let found = fit(&question, &mut simulated, None).recommendation;
         let said = (found.micro_batch, found.headroom.fraction);
         assert_eq!(said, (batch, left), "{share} {unconfirmed}");
-        let is_lowered = found.notes.iter().any(|note| note.contains("another key"));
+        let is_lowered = notes(&found, "another key");
         assert_eq!(is_lowered, unconfirmed > share && batch < 98);
 
         // 49 divides it, and no batch near it does.
@@ -94,18 +84,14 @@ fn two_real_probes_confirm_a_right_simulation() {
 
     assert_eq!(real.asked, [(1, 100), (1, 101)]);
     let best = found.recommendation;
-    assert_eq!(
-        (best.micro_batch, best.max_batch_without_retries),
-        (100, 100)
-    );
+    let of_batches = (best.micro_batch, best.max_batch_without_retries);
+    assert_eq!(of_batches, (100, 100));
     assert_eq!(best.evidence, Evidence::Probed);
     assert_eq!(best.step_ms, Some(100.0));
     assert_eq!(best.samples_per_second, Some(1000.0));
     assert_eq!(found.probes.len(), 2);
-    assert_eq!(
-        found.probes[0].report.simulated_peak_reserved_bytes,
-        Some(1200 * MIB)
-    );
+    let simulated = found.probes[0].report.simulated_peak_reserved_bytes;
+    assert_eq!(simulated, Some(1200 * MIB));
 }
 
 #[test]
@@ -118,16 +104,10 @@ fn a_third_real_probe_confirms_what_leaves_headroom() {
     // Half a per cent of 1200 MiB is 6 MiB, one sample.
     assert_eq!(real.asked, [(1, 100), (1, 101), (1, 99)]);
     let best = found.recommendation;
-    assert_eq!(
-        (best.micro_batch, best.max_batch_without_retries),
-        (99, 100)
-    );
+    let of_batches = (best.micro_batch, best.max_batch_without_retries);
+    assert_eq!(of_batches, (99, 100));
     assert_eq!(best.headroom_bytes, 10 * MIB);
-    assert!(
-        best.notes
-            .iter()
-            .any(|note| note.contains("0.5% for where the GPU driver places memory"))
-    );
+    assert!(notes(&best, "0.5% for where the GPU driver places memory"));
 }
 
 #[test]
@@ -172,12 +152,7 @@ fn a_model_without_kernels_is_answered_by_simulation_and_says_so() {
 
     let best = found.recommendation;
     assert_eq!((best.micro_batch, best.evidence), (98, Evidence::Simulated));
-    assert!(
-        best.notes
-            .last()
-            .unwrap()
-            .contains("probes on the GPU failed: batch 100")
-    );
+    assert!(notes(&best, "probes on the GPU failed: batch 100"));
 }
 
 #[test]
@@ -191,10 +166,8 @@ fn no_batch_above_the_graphs_largest_is_an_answer() {
 
         assert_eq!(found.micro_batch, micro_batch);
         assert_eq!((found.max_batch, found.max_batch_without_retries), (63, 63));
-        assert_eq!(
-            found.limited_by,
-            "the graph, which was exported for batches up to 63"
-        );
+        let why = "the graph, which was exported for batches up to 63";
+        assert_eq!(found.limited_by, why);
     }
 }
 
@@ -207,10 +180,8 @@ fn real_probes_alone_find_the_same() {
 
     let found = fit(&question, &mut simulated, Some(&mut real)).recommendation;
 
-    assert_eq!(
-        (found.max_batch, found.max_batch_without_retries),
-        (110, 100)
-    );
+    let largest = (found.max_batch, found.max_batch_without_retries);
+    assert_eq!(largest, (110, 100));
     assert!(simulated.asked.is_empty());
 }
 
@@ -222,10 +193,8 @@ fn a_hole_is_never_recommended() {
 
         let found = fit(&question(), &mut simulated, None).recommendation;
 
-        assert_eq!(
-            (found.micro_batch, found.missing_bytes),
-            (micro_batch, None)
-        );
+        assert_eq!(found.micro_batch, micro_batch);
+        assert_eq!(found.missing_bytes, None);
     }
 }
 
@@ -239,14 +208,7 @@ fn a_batch_of_one_without_headroom_is_not_recommended() {
 
     // 1190 MiB of 1200 are reserved, and one and a half per cent is to be left free.
     assert_eq!((found.micro_batch, found.max_batch_without_retries), (0, 2));
-    assert!(
-        found
-            .notes
-            .iter()
-            .any(|note| note.starts_with("a batch of one runs without retries")),
-        "{:?}",
-        found.notes
-    );
+    assert!(notes(&found, "a batch of one runs without retries"));
     question.budget = budget_within(limit(&question) + Bytes(found.missing_bytes.unwrap()));
     let found = fit(&question, &mut simulated, None).recommendation;
     assert_eq!(found.micro_batch, 1);
@@ -304,7 +266,7 @@ fn nothing_fits_says_how_much_is_missing() {
     // 1410 MiB, the 100 that would be had with retries only, and one and a half per cent of the limit.
     let missing = Bytes(found.missing_bytes.unwrap());
     assert!(
-        missing >= Bytes::mib(332) && missing < Bytes::mib(336),
+        (Bytes::mib(332)..Bytes::mib(336)).contains(&missing),
         "{missing}"
     );
     assert!(found.limited_by.ends_with("batch 1: conv1 wants 10 MiB"));

@@ -25,6 +25,11 @@ fn of(variants: &[Variant; 4], target_batch: Option<u64>) -> FitSpec<'static> {
     question
 }
 
+/// What is said of the other variants.
+fn last_note(found: &FitResult) -> &str {
+    found.recommendation.notes.last().unwrap()
+}
+
 /// Each variant by its optimizer, whether it is checkpointed, and its micro-batch.
 fn order(found: &FitResult) -> Vec<(Optimizer, bool, u64)> {
     let variants = found.variants.iter();
@@ -61,7 +66,7 @@ fn variants_without_checkpoints_come_first_and_of_those_the_optimizer_that_is_li
     assert_eq!(cost, Some("recomputes 8 blocks"));
     assert!((found.variants[1].recomputes - 0.9).abs() < f64::EPSILON);
     assert_eq!(
-        found.recommendation.notes.last().unwrap(),
+        last_note(&found),
         "with checkpointing (per_block) it could be a micro-batch of 156 instead of 78, but 90% of the forward \
          pass's operations would run twice"
     );
@@ -80,15 +85,10 @@ fn accumulation_comes_before_checkpoints_where_both_make_the_target() {
 
     assert_eq!(order(&found)[0], (Optimizer::Adamw, false, 64));
     assert_eq!(found.recommendation.shortfall, 0);
+    let said = last_note(&found);
     assert!(
-        found
-            .recommendation
-            .notes
-            .last()
-            .unwrap()
-            .contains("it could be 8 steps of 128 instead of 16 of 64"),
-        "{:?}",
-        found.recommendation.notes
+        said.contains("it could be 8 steps of 128 instead of 16 of 64"),
+        "{said}"
     );
 }
 
@@ -100,17 +100,9 @@ fn checkpoints_are_recommended_where_nothing_fits_without() {
 
     let found = fit(&question, &mut simulated, None);
 
-    assert_eq!(
-        order(&found)[..2],
-        [(Optimizer::Adamw, true, 1), (Optimizer::Adamw, false, 0)]
-    );
-    assert!(
-        !found
-            .recommendation
-            .notes
-            .iter()
-            .any(|note| note.contains("with checkpointing"))
-    );
+    let adamw = Optimizer::Adamw;
+    assert_eq!(order(&found)[..2], [(adamw, true, 1), (adamw, false, 0)]);
+    assert!(!notes(&found.recommendation, "with checkpointing"));
 }
 
 #[test]
@@ -124,7 +116,7 @@ fn the_next_optimizer_is_recommended_where_the_first_does_not_fit() {
 
     assert_eq!(order(&found)[0], (Optimizer::Sgd, false, 18));
     assert_eq!(
-        found.recommendation.notes.last().unwrap(),
+        last_note(&found),
         "`adamw`, the optimizer named first, fits nothing: the next one is recommended"
     );
 }
@@ -140,15 +132,10 @@ fn probes_name_their_variant_by_its_rank_and_say_how_they_accumulated() {
     for probe in &found.probes {
         let variant = &found.variants[probe.variant as usize];
         let halved = variant.training.checkpointing != Checkpointing::None;
-        let state = match variant.training.optimizer {
-            Optimizer::Sgd => 0,
-            _ => 200,
-        };
+        let state = u64::from(variant.training.optimizer != Optimizer::Sgd) * 200;
         let needed = 100 + state + probe.report.batch * if halved { 5 } else { 10 };
-        assert_eq!(
-            probe.report.peak_allocated_bytes,
-            (needed * MIB).min(limit(&question).0)
-        );
+        let needed = (needed * MIB).min(limit(&question).0);
+        assert_eq!(probe.report.peak_allocated_bytes, needed);
         assert_eq!(probe.accumulation, 4);
     }
     assert!(found.probes.iter().any(|probe| probe.variant == 3));

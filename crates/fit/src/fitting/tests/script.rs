@@ -13,7 +13,7 @@ use crate::probe::{CategoryBytes, Detail, Evidence, ProbeReport, SpeedFrom, Step
 use crate::program::Category;
 use crate::search::MAX_BATCH;
 use crate::units::Bytes;
-use crate::{EngineError, Environment, FitResult, Work};
+use crate::{EngineError, Environment, FitResult, Recommendation, Work};
 
 pub(super) const MIB: u64 = 1 << 20;
 
@@ -97,16 +97,8 @@ impl Runner for Script {
                 cause: "the worker ended (signal: 9 (SIGKILL))".to_owned(),
             });
         }
-        let state = if variant.optimizer == Optimizer::Sgd {
-            0
-        } else {
-            200
-        };
-        let extra = if variant.accumulation > 1 {
-            self.accumulating
-        } else {
-            0
-        };
+        let state = u64::from(variant.optimizer != Optimizer::Sgd) * 200;
+        let extra = u64::from(variant.accumulation > 1) * self.accumulating;
         let per_sample = match variant.checkpointing {
             Checkpointing::None => self.per_sample,
             Checkpointing::PerBlock | Checkpointing::Modules(_) => self.per_sample / 2,
@@ -205,6 +197,11 @@ pub(super) fn question() -> FitSpec<'static> {
         assumptions: Vec::new(),
         notes: Vec::new(),
     }
+}
+
+/// Whether a note has this in it.
+pub(super) fn notes(found: &Recommendation, part: &str) -> bool {
+    found.notes.iter().any(|note| note.contains(part))
 }
 
 pub(super) fn fit(

@@ -1,9 +1,16 @@
 //! How fast an answer is, and answers that are to be fast.
 
 use super::script::*;
+use crate::VariantResult;
 use crate::fitting::engine::FitSpec;
 use crate::model::{Checkpointing, Objective, Variant};
 use crate::probe::{Evidence, SpeedFrom};
+
+/// The micro-batch of each variant.
+fn batches(found: &[VariantResult]) -> Vec<u64> {
+    let batches = found.iter().map(|one| one.recommendation.micro_batch);
+    batches.collect()
+}
 
 /// A micro-step takes so many milliseconds, and one more for each sample.
 fn taking(fixed_ms: f64) -> Script {
@@ -56,7 +63,7 @@ fn throughput_asks_for_the_smallest_batch_that_is_nearly_as_fast_as_the_best() {
     );
     let note =
         "micro-batches up to 98 leave headroom too; 63 has 95 % of the best speed among them";
-    assert!(best.notes.iter().any(|one| one == note), "{:?}", best.notes);
+    assert!(notes(&best, note), "{:?}", best.notes);
     // Its own peak, not that of the largest.
     assert_eq!(best.peak_allocated_bytes, (100 + 630) * MIB);
 }
@@ -84,16 +91,8 @@ fn checkpoints_are_no_gain_for_batches_that_fit_without_and_are_not_wanted() {
 
     let found = fit(&question, &mut taking(20.0), None);
 
-    let batches = found
-        .variants
-        .iter()
-        .map(|one| one.recommendation.micro_batch);
-    assert_eq!(batches.collect::<Vec<_>>(), [75, 95]);
-    let notes = &found.recommendation.notes;
-    assert!(
-        !notes.iter().any(|note| note.contains("it could be")),
-        "{notes:?}"
-    );
+    assert_eq!(batches(&found.variants), [75, 95]);
+    assert!(!notes(&found.recommendation, "it could be"));
 }
 
 #[test]
@@ -115,8 +114,7 @@ fn without_speeds_the_largest_batch_is_recommended_and_that_is_said() {
         assert_eq!((best.step_ms, best.optimizer_step_ms), (None, None));
         assert_eq!((best.samples_per_second, best.speed_from), (None, None));
         assert_eq!(best.micro_batch, 98);
-        let is_said = best.notes.iter().any(|note| note.contains(why));
-        assert!(is_said, "{:?}", best.notes);
+        assert!(notes(&best, why), "{:?}", best.notes);
     }
 }
 
@@ -142,22 +140,15 @@ fn the_faster_variant_comes_first_and_what_is_not_beaten_is_marked() {
     let found = fit(&question, &mut taking(10.0), None).variants;
 
     // Twice the batch with checkpoints, at half the speed: neither beats the other.
-    let batches: Vec<u64> = found
-        .iter()
-        .map(|one| one.recommendation.micro_batch)
-        .collect();
-    assert_eq!(batches, [98, 196]);
+    assert_eq!(batches(&found), [98, 196]);
     assert_eq!([found[0].pareto, found[1].pareto], [Some(true), Some(true)]);
 
-    question.request.to_mut().variants = vec![checkpointed(), sgd()];
     question.request.to_mut().target_batch = Some(64);
     let found = fit(&question, &mut taking(10.0), None).variants;
     // The same batch, and slower.
     assert_eq!(found[0].training.checkpointing, Checkpointing::None);
-    assert_eq!(
-        [found[0].pareto, found[1].pareto],
-        [Some(true), Some(false)]
-    );
+    let pareto = [found[0].pareto, found[1].pareto];
+    assert_eq!(pareto, [Some(true), Some(false)]);
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub use lowered::{ENGINE_DIGEST, Lowered, Workload};
 pub use soak::{SoakSchedule, Validation};
 pub use source::RECORDING_BOUNDS;
 pub use training::DEEPSPEED;
+pub(crate) use uploaded::hexadecimal;
 pub use uploaded::{
     DIGEST_FORM, DetachedModel, Digest, Packed, Reference, Upload, UploadKind, Uploads, pack,
 };

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::graph::{Content, Graph, ParameterKind, Releases};
 use crate::model::{
-    CalibrationSource, Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration,
-    MixedPrecision, ModelFiles, Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
+    Checkpointing, CommHook, Ddp, FullyShard, HeadroomCalibration, MixedPrecision, ModelFiles,
+    Optimizer, OptimizerImpl, Parallel, Precision, RequestError,
 };
 use crate::ops::{Norm, Op};
 use crate::search::headroom::{Doubts, Halved};
@@ -19,6 +19,12 @@ use batchfit_models::members::{Kind, Object, TRAINING};
 
 fn parse(document: Value) -> Request {
     Request::parse(RequestDocument::from(document)).unwrap()
+}
+
+/// A request about the graph in this file.
+fn of_file(document: Value, file: &[u8]) -> Request {
+    let files = ModelFiles::Graph(file.to_vec());
+    Request::parse(RequestDocument::from(document).with_files(files)).unwrap()
 }
 
 #[test]
@@ -145,10 +151,7 @@ fn a_model_file_takes_the_place_of_whatever_model_is_there() {
         json!({ "model": { "preset": "no such" } }),
         json!({ "model": 7 }),
     ] {
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, file);
 
         assert_eq!(request.graph().unwrap().parameter_count(), 165_642);
         let document = serde_json::to_value(&request.document).unwrap();
@@ -162,10 +165,7 @@ fn a_half_precision_graph_runs_in_its_dtype_and_under_autocast() {
     let half = include_bytes!("../../../../../tests/golden/exported/mlp-bf16.json.gz");
     let lower = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, half);
         request
             .lower()
             .cloned()
@@ -191,10 +191,7 @@ fn float16_gradients_are_unscaled_by_fused_optimizers_alone() {
     let half = include_bytes!("../../../../../tests/golden/exported/resnet50-fp16.json.gz");
     let lower = |training: Value| {
         let document = json!({ "training": training });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(half.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, half);
         request
             .lower()
             .cloned()
@@ -217,10 +214,7 @@ fn half_precision_of_a_float32_graph_with_casts_is_answered_with_a_note() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2.json.gz");
     let notes = |precision: &str| {
         let document = json!({ "training": { "precision": precision } });
-        let request = Request::parse(
-            RequestDocument::from(document).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap();
+        let request = of_file(document, file);
         request.lower().unwrap().notes.clone()
     };
 
@@ -238,12 +232,7 @@ fn a_fingerprint_is_of_the_question_and_not_of_its_wording() {
     }));
     let file = include_bytes!("../../../../../tests/golden/exported/resnet18.json.gz");
     let text = batchfit_models::exported::unpack(file).unwrap();
-    let read = |file: &[u8]| {
-        Request::parse(
-            RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
-        )
-        .unwrap()
-    };
+    let read = |file: &[u8]| of_file(json!({}), file);
     let other = parse(json!({ "model": { "preset": "resnet18" }, "memory_limit": "8GiB" }));
 
     assert_eq!(fingerprint(&preset), fingerprint(&worded));
@@ -265,13 +254,9 @@ fn calibration(share: u32, times: usize) -> HeadroomCalibration {
     (0..times).for_each(|_| halved.halve(&Doubts::default()));
     HeadroomCalibration {
         strategy: "none".to_owned(),
-        training: String::new(),
-        limit: None,
         share: Share(share),
-        unconfirmed: Share(0),
         halved,
-        of: CalibrationSource::Itself,
-        outcomes: 1,
+        ..HeadroomCalibration::default()
     }
 }
 
@@ -340,10 +325,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
         &|other| other.calibration = vec![calibration(30_000, 0)],
         &|other| other.calibration = vec![calibration(30_000, 1)],
         &|other| {
-            other.calibration = vec![HeadroomCalibration {
-                unconfirmed: Share(40_000),
-                ..calibration(30_000, 1)
-            }];
+            other.calibration = vec![calibration(30_000, 1)];
+            other.calibration[0].unconfirmed = Share(40_000);
         },
         &|other| other.device = DeviceChoice::Cuda(0),
         &|other| other.variants[0].accumulation = 2,
@@ -358,10 +341,8 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
     seen.push(request.fingerprint_by("other rules", (&lowered, &lowered.digest()), None));
 
     let told_again = |outcomes| {
-        let calibration = HeadroomCalibration {
-            outcomes,
-            ..calibration(30_000, 1)
-        };
+        let mut calibration = calibration(30_000, 1);
+        calibration.outcomes = outcomes;
         let request = request.clone().with_calibration(vec![calibration]);
         request.fingerprint(&lowered, None)
     };
@@ -374,10 +355,7 @@ fn whatever_can_change_an_answer_changes_the_fingerprint() {
 #[test]
 fn a_graph_with_its_lifetime_table_is_another_question_than_without() {
     let file = include_bytes!("../../../../../tests/golden/exported/gpt2-table.json.gz");
-    let request = Request::parse(
-        RequestDocument::from(json!({})).with_files(ModelFiles::Graph(file.to_vec())),
-    )
-    .unwrap();
+    let request = of_file(json!({}), file);
     let with = request.lower().unwrap();
     assert!(with.workload.graph().unwrap().releases.is_some());
     let mut without = with.clone();

@@ -40,7 +40,7 @@ const MARGIN_PART: u32 = 8;
 const GRAIN: u32 = 500;
 
 /// What is known about one way to train a model on one card: see [`way`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeadroomModel {
     /// The least headroom of answers to keys whose own misses ask for no more: see [`HeadroomModel::of`].
     pub share: Share,
@@ -198,12 +198,7 @@ impl HeadroomModel {
     pub fn begin(share: Share) -> HeadroomModel {
         HeadroomModel {
             share: share.clamp(FLOOR, CEILING),
-            inherited: Share(0),
-            has_sunk: false,
-            halved: Halved::default(),
-            agreed: 0,
-            outcomes: 0,
-            misses: 0,
+            ..HeadroomModel::default()
         }
     }
 

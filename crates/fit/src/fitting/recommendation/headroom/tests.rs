@@ -10,15 +10,12 @@ use crate::shape::Extent;
 fn estimated_workspaces_keep_free_what_they_may_be_short_by() {
     let limit = Bytes(1000);
     let without = headroom(&[Uncertainty::Driver], limit);
-    let with = headroom(
-        &[Uncertainty::Driver, Uncertainty::Workspaces(Bytes(70))],
-        limit,
-    );
+    let short_by = |bytes| Uncertainty::Workspaces(Bytes(bytes));
+    let with = headroom(&[Uncertainty::Driver, short_by(70)], limit);
 
     assert_eq!(with, without + Bytes(70));
-    let [much, more] =
-        [500, 5000].map(|bytes| headroom(&[Uncertainty::Workspaces(Bytes(bytes))], limit));
-    assert_eq!([much, more], [Bytes(100); 2]);
+    let much = [500, 5000].map(|bytes| headroom(&[short_by(bytes)], limit));
+    assert_eq!(much, [Bytes(100); 2]);
     let measured = headroom(&[Uncertainty::GroupedVolumes], limit);
     assert_eq!(measured, Bytes(120));
 }
@@ -51,10 +48,8 @@ fn operands_and_results_of_assumed_operators_are_counted() {
 
     let assumed = Assumed::of(&graph);
 
-    assert_eq!(
-        assumed.at(8),
-        Some(Uncertainty::Assumed(Bytes(2 * 8 * 10 * 4)))
-    );
+    let both = Uncertainty::Assumed(Bytes(2 * 8 * 10 * 4));
+    assert_eq!(assumed.at(8), Some(both));
     assert_eq!(Assumed::default().at(8), None);
 }
 
@@ -67,13 +62,8 @@ fn calibration(millionths: u32, times: usize) -> VariantHeadroom {
     (0..times).for_each(|_| halved.halve(&doubts(&DOUBTS, LIMIT)));
     let other = HeadroomCalibration {
         strategy: "none".to_owned(),
-        training: String::new(),
-        limit: None,
         share: Share(millionths),
-        unconfirmed: Share(0),
-        halved: Halved::default(),
-        of: CalibrationSource::Itself,
-        outcomes: 3,
+        ..HeadroomCalibration::default()
     };
     // Below limits of so many bits.
     let near = HeadroomCalibration {
@@ -87,11 +77,8 @@ fn calibration(millionths: u32, times: usize) -> VariantHeadroom {
 #[test]
 fn what_was_learnt_is_of_limits_within_a_factor_of_two() {
     let learnt = calibration(5_000, 1);
-    for (limit, millionths) in [
-        (LIMIT.0, 7_500),
-        (LIMIT.0 / 2, 15_000),
-        (LIMIT.0 * 2, 15_000),
-    ] {
+    let limit = LIMIT.0;
+    for (limit, millionths) in [(limit, 7_500), (limit / 2, 15_000), (limit * 2, 15_000)] {
         let left = learnt.bytes(&DOUBTS, Bytes(limit));
         assert_eq!(left, Share(millionths).bytes(Bytes(limit)), "{limit}");
     }
@@ -101,31 +88,20 @@ fn what_was_learnt_is_of_limits_within_a_factor_of_two() {
 #[test]
 fn what_was_learnt_adds_and_halves_the_doubts_that_it_is_about() {
     let of = |headroom: &VariantHeadroom, doubts: &[Uncertainty]| {
-        let document = headroom.document(doubts, LIMIT);
-        (headroom.bytes(doubts, LIMIT).0, document.from)
+        let from = headroom.document(doubts, LIMIT).from;
+        (headroom.bytes(doubts, LIMIT).0, from)
     };
-    let headroom = |headroom: VariantHeadroom| of(&headroom, &DOUBTS);
-
-    assert_eq!(
-        headroom(VariantHeadroom::ByDoubts),
-        (15_000, HeadroomFrom::Default)
-    );
-    assert_eq!(
-        headroom(calibration(30_000, 0)),
-        (30_000, HeadroomFrom::Learnt)
-    );
-    assert_eq!(
-        headroom(calibration(9_000, 0)),
-        (15_000, HeadroomFrom::Default)
-    );
-    assert_eq!(
-        headroom(calibration(5_000, 1)),
-        (7_500, HeadroomFrom::Learnt)
-    );
-    assert_eq!(
-        headroom(calibration(5_000, 9)),
-        (5_000, HeadroomFrom::Learnt)
-    );
+    for (headroom, left, from) in [
+        (VariantHeadroom::ByDoubts, 15_000, HeadroomFrom::Default),
+        (calibration(30_000, 0), 30_000, HeadroomFrom::Learnt),
+        (calibration(9_000, 0), 15_000, HeadroomFrom::Default),
+        (calibration(5_000, 1), 7_500, HeadroomFrom::Learnt),
+        (calibration(5_000, 9), 5_000, HeadroomFrom::Learnt),
+        (VariantHeadroom::Asked(Share(1_000)), 1_000, HeadroomFrom::Asked),
+        (VariantHeadroom::Asked(Share(0)), 0, HeadroomFrom::Asked),
+    ] {
+        assert_eq!(of(&headroom, &DOUBTS), (left, from), "{headroom:?}");
+    }
     // An answer that doubts something else, too, or much more, keeps all of it.
     for (more, left) in [
         (Uncertainty::Workspaces(Bytes(100_000)), 115_000),
@@ -138,14 +114,6 @@ fn what_was_learnt_adds_and_halves_the_doubts_that_it_is_about() {
         let found = of(&calibration(5_000, 9), &[DOUBTS[0], DOUBTS[1], more]);
         assert_eq!(found, (left, HeadroomFrom::Default), "{more:?}");
     }
-    assert_eq!(
-        headroom(VariantHeadroom::Asked(Share(1_000))),
-        (1_000, HeadroomFrom::Asked)
-    );
-    assert_eq!(
-        headroom(VariantHeadroom::Asked(Share(0))),
-        (0, HeadroomFrom::Asked)
-    );
 }
 
 #[test]

@@ -213,7 +213,7 @@ pub(crate) fn of_card(limit: Option<MemoryLimit>, total: Bytes) -> Result<(), Re
 }
 
 /// What outcomes of earlier answers teach about one way to train.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadroomCalibration {
     /// How ranks train together: [`strategy`].
     pub strategy: String,
@@ -238,10 +238,11 @@ pub struct HeadroomCalibration {
 }
 
 /// Whose outcomes teach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationSource {
     /// Those of this very model.
+    #[default]
     Itself,
     /// Those of other models on the same card.
     Others,
