@@ -20,7 +20,7 @@ use crate::model::{OTHER_NAMES, nicknames, preset};
 use commands::{no_command, question};
 pub(in crate::cli) use settings::of_settings;
 use settings::without_adapter;
-use unknown::{is_misspelt, unknown, unknown_word, wrong_model};
+use unknown::{is_misspelt, shell, unknown, unknown_word, wrong_model};
 
 /// Commands that ask a question.
 const ASKING: [&str; 4] = ["fit", "probe", "soak", "program"];
@@ -386,12 +386,6 @@ pub(in crate::cli) fn pasted(words: &[String]) -> String {
         }
     };
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
-}
-
-/// What was typed, as a shell takes it.
-fn shell(words: &[OsString]) -> String {
-    let words = words.iter().map(|it| it.to_string_lossy().into_owned());
-    pasted(&words.collect::<Vec<_>>())
 }
 
 /// clap counts what the environment sets among what the command needs.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ErrorKind};
 
-use super::{Arguments, ONE_BATCH, one_batch, problem, question, removed, row};
+use super::{Arguments, ONE_BATCH, one_batch, pasted, problem, question, removed, row};
 use crate::cli::question::no_model;
 
 /// Takes the first of these words out that is unknown, and its value: the word, what is spelt alike, the value.
@@ -72,4 +72,10 @@ const ELSE: &str = "leave it out if it changes no memory; `batchfit run --on CAR
 /// Whether a word is another, misspelt: short ones are too much alike for two mistakes.
 pub(super) fn is_misspelt(typed: &str, word: &str) -> bool {
     strsim::damerau_levenshtein(typed, word) <= if typed.len() < 8 { 1 } else { 2 }
+}
+
+/// What was typed, as a shell takes it.
+pub(super) fn shell(words: &[OsString]) -> String {
+    let words = words.iter().map(|it| it.to_string_lossy().into_owned());
+    pasted(&words.collect::<Vec<_>>())
 }

@@ -1,5 +1,7 @@
 //! Commands that run on virtual cards.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// Runs `batchfit run --on t4 FLAGS -- sh -c SCRIPT`.
@@ -173,7 +175,9 @@ fn processes_share_each_card_and_one_that_ended_holds_nothing() {
             peak["peak_reserved_bytes"].as_u64().unwrap() >> 30,
         )
     });
-    assert_eq!(held.collect::<Vec<_>>(), [(0, 8), (0, 11), (1, 8)]);
+    // Which of the first two began first is a matter of chance.
+    let held: BTreeSet<_> = held.collect();
+    assert_eq!(held, [(0, 8), (0, 11), (1, 8)].into());
 }
 
 #[test]

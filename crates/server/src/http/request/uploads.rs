@@ -428,7 +428,7 @@ mod tests {
     async fn what_is_read_for_too_long_is_given_up() {
         let endless = || {
             while !is_cancelled() {
-                std::thread::yield_now();
+                std::hint::spin_loop();
             }
             Ok(())
         };
