@@ -164,13 +164,10 @@ pub(super) fn taken(error: &clap::Error, typed: &[OsString]) -> Option<(Vec<OsSt
             Some(_) => is_off.then_some(LEFT_OUT),
             None => dashed.as_deref(),
         })?;
-    // `--gpus 4090`, and `--vram 24GB` where no card is named.
-    let is_limit = instead == "--memory-limit %";
-    let may_be_card = instead == "--world-size %" || is_limit && !typed.iter().any(names_card);
-    let is_card = |card: &str| may_be_card && nicknames::parse(card).is_ok();
     let instead = match instead {
-        _ if is_card(given) => "--on %",
-        _ if is_limit && is_card(&format!("{given}GB")) => "--on %GB",
+        "--world-size %" if nicknames::parse(given).is_ok() => "--on %", // `--gpus 4090`
+        "--on %GB" if is_partly(typed) => "--memory-limit %",
+        "--on %GB" if given.ends_with(|c: char| !c.is_ascii_digit()) => "--on %",
         instead => instead,
     };
     let (pattern, usual) = instead.split_once('|').unwrap_or((instead, ""));
@@ -349,7 +346,14 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
 }
 
 fn names_card(word: &OsString) -> bool {
-    word == "--on" || word == "--device" || word == "--gpu"
+    let name = word.to_str().and_then(|it| it.split('=').next());
+    let is_it = |it| ["--on", "--device", "--gpu", "--again"].contains(&it);
+    name.is_some_and(|it| is_it(it) || it.starts_with("--") && row(it, " = ") == Some("--on %"))
+}
+
+/// Whether a size of memory is of a card that is named, in these words or in a document.
+fn is_partly(typed: &[OsString]) -> bool {
+    typed.iter().any(names_card) || typed.get(2).is_some_and(|what| Path::new(what).is_file())
 }
 
 /// How the row of flags for one batch begins.

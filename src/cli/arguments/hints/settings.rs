@@ -53,7 +53,7 @@ pub(super) fn without_adapter(
 ) -> Option<(Vec<OsString>, String)> {
     let name = flag.trim_start_matches('-').replace('-', "_");
     let is_switch = SWITCHES.split(' ').any(|switch| switch == name);
-    let is_off = is_on(value) == Some(false) || ["full", "none"].contains(&value);
+    let is_off = is_on(value) == Some(false) || ["full", "none", "0", "n", "f"].contains(&value);
     if !is_switch || !is_off {
         return None;
     }
@@ -78,6 +78,7 @@ pub(super) fn without_adapter(
     {
         words.drain(at..at + 2);
     }
+    words.retain(|it| !it.to_string_lossy().starts_with("--with=lora"));
     let left = left.join(", ");
     Some((words, format!("{left} left out: no adapter is trained")))
 }
