@@ -21,7 +21,9 @@ use crate::model::{Mode, Parallel, Precision, Request, Suggest, Variant, Workloa
 use crate::probe::{CategoryBytes, Verdict};
 use crate::program::Category;
 use crate::units::Bytes;
-use crate::{Engine, EngineError, FitResult, Isolation, Suggestion, SuggestionKind, Work};
+use crate::{
+    Engine, EngineError, FitResult, Isolation, Recommendation, Suggestion, SuggestionKind, Work,
+};
 
 use super::devices::placed;
 use super::engine::{FitEngine, WITH_BF16, card, is_to_be_recorded, lowered};
@@ -195,7 +197,7 @@ fn aim<'a>(
         card,
         variant,
         micro_batch,
-        at_once: found.saturating_mul(ranks),
+        at_once: at_once(&result.recommendation, request, ranks),
         at_peak: result
             .recommendation
             .why
@@ -394,7 +396,7 @@ impl Trials<'_> {
         let best = &result.recommendation;
         let variant = &result.variants[0].training;
         let world_size = variant.parallel.world_size();
-        let at_once = best.micro_batch.saturating_mul(world_size);
+        let at_once = at_once(best, &changed, world_size);
         Ok(Some(Suggestion {
             reaches: at_once >= aim.wanted(),
             gained: difference(at_once, aim.at_once),
@@ -408,6 +410,15 @@ impl Trials<'_> {
             ..without(candidate, patch, aim, world_size)
         }))
     }
+}
+
+/// How many samples all GPUs take at once. The plan for a target may have a smaller micro-batch than fits, where that makes it exactly.
+fn at_once(best: &Recommendation, request: &Request, ranks: u64) -> u64 {
+    let of_target = request
+        .target_batch
+        .map_or(0, |target| target.div_ceil(ranks));
+    let fitting = best.max_batch_without_retries.min(of_target);
+    best.micro_batch.max(fitting).saturating_mul(ranks)
 }
 
 /// A change that makes nothing fit.
