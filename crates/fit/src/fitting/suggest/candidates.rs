@@ -278,11 +278,11 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
     if !is_alone && !is_sharded {
         let sharded = json!({ "strategy": "fsdp2", "world_size": ranks });
         let change = format!("FSDP2 on the {ranks} GPUs");
-        add(on_gpus, 59, change, sharded, "messages");
+        add(on_gpus, 59, change, sharded, "communication");
     }
     for (place, times) in (0..).zip(GPUS) {
         let gpus = ranks.saturating_mul(times);
-        let cost = format!("{gpus} GPUs, and messages");
+        let cost = format!("{gpus} GPUs, and communication");
         if is_alone {
             let zero = json!({ "strategy": "zero1", "world_size": gpus });
             let change = format!("ZeRO-1 on {gpus} GPUs");
@@ -299,7 +299,7 @@ fn several(aim: &Aim<'_>) -> Vec<Candidate> {
             1 => ("one GPU".to_owned(), String::new()),
             gpus => (
                 format!("{gpus} GPUs"),
-                format!("{gpus} GPUs, messages, and "),
+                format!("{gpus} GPUs, communication, and "),
             ),
         };
         let change = format!("FSDP2 on {gpus} with cpu_offload");
@@ -319,7 +319,7 @@ fn larger(aim: &Aim<'_>) -> Vec<Candidate> {
     let eight = json!({ "device": &device, "world_size": null, "training": sharded });
     let one = json!({ "device": &device });
     let kind = SuggestionKind::Gpus;
-    let messages = "8 other GPUs, and messages";
+    let cost = "8 other GPUs, and communication";
     vec![
         Candidate::new(kind, LARGER_CARD, "an H200 instead", one, "another card"),
         Candidate::new(
@@ -327,7 +327,7 @@ fn larger(aim: &Aim<'_>) -> Vec<Candidate> {
             LARGER_CARD + 1,
             "FSDP2 on 8 H200s instead",
             eight,
-            messages,
+            cost,
         ),
     ]
 }
