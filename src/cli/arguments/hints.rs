@@ -84,8 +84,8 @@ fn problem(words: &mut Vec<OsString>) -> Option<clap::Error> {
     loop {
         let error = Arguments::command().try_get_matches_from(&*words).err()?;
         match taken(&error, words) {
-            Some((others, _)) => *words = others,
-            None => return Some(error),
+            Some((others, _)) if others != *words => *words = others,
+            _ => return Some(error),
         }
     }
 }
@@ -306,8 +306,9 @@ pub(in crate::cli) fn one_batch(typed: &[OsString], flag: &str) -> String {
         return format!("{ONE_BATCH}; {problem}");
     }
     let mut words = typed.to_vec();
-    // The Python package adds it.
+    // The Python package adds both.
     removed(&mut words, "--document");
+    words.retain(|it| it != "--");
     let of = |words: &mut Vec<OsString>, flag: &str| {
         let size = removed(words, flag).and_then(|it| count(&it));
         size.filter(|it| *it > 0)

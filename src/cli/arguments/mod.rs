@@ -105,7 +105,9 @@ impl Arguments {
             match command.clone().try_get_matches_from(&typed) {
                 Ok(matches) => break matches,
                 Err(error) => {
-                    let Some((words, note)) = hints::taken(&error, &typed) else {
+                    let taken = hints::taken(&error, &typed);
+                    // A flag behind `--` stays none, however it is written.
+                    let Some((words, note)) = taken.filter(|(words, _)| *words != typed) else {
                         return Err(hints::hinted(error, &typed));
                     };
                     output::note(&note);

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::scripted::Scripted;
 use super::{RESNET, Service, assert_answer};
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()

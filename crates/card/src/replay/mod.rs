@@ -25,7 +25,7 @@ pub use layout::{Layout, Segment, Used};
 pub use reading::error::RecordingError;
 pub use reading::pickle;
 pub use reading::read::decompress;
-pub use reading::read::{Bounds, read};
+pub use reading::read::{Bounds, read, read_bare};
 pub use reading::recording::{Entry, Format, RecordedLimit, Recording};
 pub use report::{
     AddressSource, BlockReport, ComparisonReport, ComparisonRow, FirstDifference, PeakReport,

@@ -137,7 +137,7 @@ pub fn examine(contents: &[u8]) -> Result<(UploadKind, About), RequestError> {
     match contents.first() {
         // A snapshot's batch is known from the request that names it.
         Some(&PICKLE) => {
-            let recording = replay::read(contents, RECORDING_BOUNDS)
+            let recording = replay::read_bare(contents, RECORDING_BOUNDS)
                 .map_err(|error| RequestError::at("", error.to_string()))?;
             let about = About {
                 events: u64::try_from(recording.entries.len()).ok(),

@@ -38,14 +38,16 @@ const PROTO: u8 = 0x80;
 
 /// Reads a trace or a snapshot, compressed or not, and checks that it makes sense.
 pub fn read(file: &[u8], bounds: Bounds) -> Result<Recording, RecordingError> {
-    let most = bounds.mib << 20;
-    let decompressed;
-    let bytes = if file.starts_with(&GZIP) {
-        decompressed = decompress(file, bounds.mib)?;
-        &decompressed[..]
+    if file.starts_with(&GZIP) {
+        read_bare(&decompress(file, bounds.mib)?, bounds)
     } else {
-        file
-    };
+        read_bare(file, bounds)
+    }
+}
+
+/// The same of one that is not compressed.
+pub fn read_bare(bytes: &[u8], bounds: Bounds) -> Result<Recording, RecordingError> {
+    let most = bounds.mib << 20;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > most) {
         return Err(RecordingError::TooLarge {
             most_mib: bounds.mib,

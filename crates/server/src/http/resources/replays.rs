@@ -13,7 +13,8 @@ use crate::http::request::uploads::{LIMIT_MIB, ReceivedBody};
 use crate::http::response::large::{self, ReadsGzip};
 use crate::http::response::problem::{Code, Problem};
 use crate::replay::{
-    Bounds, Recording, RecordingError, Replay, ReplayOptions, ReplayReport, pickle, read, replay,
+    Bounds, Recording, RecordingError, Replay, ReplayOptions, ReplayReport, pickle, read_bare,
+    replay,
 };
 
 /// What an uploaded file may make the service use.
@@ -119,7 +120,7 @@ pub(in crate::http) async fn create_replay(
 }
 
 fn recording(file: &[u8]) -> Result<Recording, Problem> {
-    read(file, BOUNDS).map_err(|error| {
+    read_bare(file, BOUNDS).map_err(|error| {
         let code = match error {
             RecordingError::TooLarge { .. } => Code::BodyTooLarge,
             RecordingError::UnknownFormat { .. }

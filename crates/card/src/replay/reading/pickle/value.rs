@@ -96,7 +96,7 @@ pub struct Pickle<'a> {
     pub(super) root: ValueId,
 }
 
-impl<'a> Pickle<'a> {
+impl Pickle<'_> {
     /// The value that was pickled.
     pub fn root(&self) -> ValueId {
         self.root
@@ -111,46 +111,52 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A `str`, which stays where it is in the file wherever it can.
-    pub fn text(&self, id: ValueId) -> Option<Cow<'a, str>> {
-        match id.container() {
-            Some(_) => None,
-            None => match scalar(self.bytes, id.0 as usize) {
-                Value::Text(text) => Some(text),
-                _other => None,
-            },
-        }
-    }
-
     /// What a `dict` has under a key, as one of its last [`MOST_MEMBERS`]; the last one counts.
     pub fn member(&self, map: &[[ValueId; 2]], key: &str) -> Option<ValueId> {
-        let named = |name: ValueId| self.text(name).is_some_and(|text| text == key);
+        let named = |name: ValueId| {
+            let is_scalar = name.container().is_none();
+            is_scalar && text(self.bytes, name.0 as usize) == Some(key.as_bytes())
+        };
         let mut last = map.iter().rev().take(MOST_MEMBERS);
         let found = last.find(|[name, _]| named(*name));
         found.map(|[_, value]| *value)
     }
 }
 
+/// What a length of `width` bytes is followed by.
+fn counted(bytes: &[u8], width: usize) -> Option<&[u8]> {
+    let (length, data) = bytes.split_at_checked(width)?;
+    let length = length
+        .iter()
+        .rev()
+        .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+    data.get(..usize::try_from(length).ok()?)
+}
+
+/// The bytes of a `str` whose opcode is at `place`.
+fn text(bytes: &[u8], place: usize) -> Option<&[u8]> {
+    let (first, rest) = bytes.get(place..)?.split_first()?;
+    let width = match Opcode::from_byte(*first)? {
+        Opcode::SHORT_BINSTRING | Opcode::SHORT_BINUNICODE => 1,
+        Opcode::BINSTRING | Opcode::BINUNICODE => 4,
+        Opcode::BINUNICODE8 => 8,
+        _not_a_text => return None,
+    };
+    counted(rest, width)
+}
+
 /// The value whose opcode is at `place`, where the machine found one that is whole.
 fn scalar(bytes: &[u8], place: usize) -> Value<'_> {
     let read = || {
         let (first, rest) = bytes.get(place..)?.split_first()?;
-        let counted = |width: usize| {
-            let (length, data) = rest.split_at_checked(width)?;
-            let length = length
-                .iter()
-                .rev()
-                .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
-            data.get(..usize::try_from(length).ok()?)
-        };
-        let text = |width: usize| {
-            let text = counted(width)?;
-            Some(if text.len() > MOST_TEXT {
+        if let Some(text) = text(bytes, place) {
+            return Some(if text.len() > MOST_TEXT {
                 Value::Bytes(text)
             } else {
                 Value::Text(String::from_utf8_lossy(text))
-            })
-        };
+            });
+        }
+        let counted = |width: usize| counted(rest, width);
         Some(match Opcode::from_byte(*first)? {
             Opcode::NONE => Value::None,
             Opcode::NEWTRUE => Value::Bool(true),
@@ -161,9 +167,6 @@ fn scalar(bytes: &[u8], place: usize) -> Value<'_> {
             Opcode::LONG1 => long(counted(1)?),
             Opcode::LONG4 => long(counted(4)?),
             Opcode::BINFLOAT => Value::Float(f64::from_be_bytes(*rest.first_chunk()?)),
-            Opcode::SHORT_BINSTRING | Opcode::SHORT_BINUNICODE => text(1)?,
-            Opcode::BINSTRING | Opcode::BINUNICODE => text(4)?,
-            Opcode::BINUNICODE8 => text(8)?,
             Opcode::SHORT_BINBYTES => Value::Bytes(counted(1)?),
             Opcode::BINBYTES => Value::Bytes(counted(4)?),
             Opcode::BINBYTES8 | Opcode::BYTEARRAY8 => Value::Bytes(counted(8)?),
