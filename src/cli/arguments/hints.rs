@@ -17,7 +17,7 @@ use crate::cli::question::{count, is_on};
 use crate::model::members::{Kind, TRAINING};
 use crate::model::{OTHER_NAMES, nicknames, preset};
 
-use commands::{no_command, question};
+use commands::{is_python, no_command, question};
 pub(in crate::cli) use settings::of_settings;
 use settings::without_adapter;
 use unknown::{is_misspelt, shell, unknown, unknown_word, wrong_model};
@@ -446,8 +446,7 @@ fn say(error: &clap::Error, typed: &[OsString]) -> Option<String> {
                 let mut words = typed.to_vec();
                 let card = removed(&mut words, "--on").unwrap_or_else(|| "CARD".to_owned());
                 let at = words.iter().position(|it| **it == *flag)?;
-                let is_script = Path::new(&flag).extension().is_some_and(|it| it == "py");
-                let python = if is_script { "python " } else { "" };
+                let python = if is_python(&flag) { "python " } else { "" };
                 let own = python.to_owned() + &shell(&words[at..]);
                 return Some(if command == "run" {
                     format!("the command follows `--`: `batchfit run --on {} -- {own}`", pasted(&[card]))

@@ -59,6 +59,12 @@ pub(super) fn question(command: &str, typed: &[OsString]) -> Option<String> {
     Some(pasted(if is_wrong { &asked } else { &with_flags }))
 }
 
+/// Whether a word is a script of Python's.
+pub(super) fn is_python(word: impl AsRef<Path>) -> bool {
+    let extension = word.as_ref().extension();
+    extension.is_some_and(|it| it == "py")
+}
+
 /// What is said of a word that is no command.
 pub(super) fn no_command(command: &str, typed: &[OsString]) -> String {
     if matches!(Path::new(command).extension(), Some(it) if it == "py" || it == "sh") {
@@ -91,14 +97,9 @@ pub(super) fn no_command(command: &str, typed: &[OsString]) -> String {
             "{command:?} is no command; `batchfit fit resnet18 --on t4` finds the largest batch of a model on a card, and `batchfit --help` \
              lists the commands"
         ),
-        _ if typed
-            .iter()
-            .any(|it| Path::new(it).extension().is_some_and(|it| it == "py")) =>
-        {
-            format!(
-                "{command:?} is no command; `batchfit run --on CARD -- python train.py` runs your own script on a virtual GPU, and says what it takes"
-            )
-        }
+        _ if typed.iter().any(is_python) => format!(
+            "{command:?} is no command; `batchfit run --on CARD -- python train.py` runs your own script on a virtual GPU, and says what it takes"
+        ),
         _ => format!(
             "{command:?} is no command; write `batchfit {}`",
             instead.replace('%', "resnet18 --on t4")
